@@ -53,6 +53,9 @@ class SlimeFolder {
   Status CheckOwned() const;
   // Removes what has been written of a version since Begin.
   Status Abandon(uint64_t version);
+  // Removes all that has a name unknown to readers, also parts (part_request.h). Failures are
+  // logged.
+  void RemoveUnfinished();
 
   const std::string& root() const { return root_; }
   // The newest published version; 0: none.
@@ -87,8 +90,6 @@ class SlimeFolder {
   // Removes one of our versions. Renames it first, so that readers see no version rather than half
   // a version.
   Status Discard(uint64_t version);
-  // Removes all that has a name unknown to readers. Failures are logged.
-  void RemoveUnfinished();
   Status RemoveHidden(std::string name);
 
   FileSystem& files_;

@@ -13,8 +13,19 @@ SlimePublisher::SlimePublisher(Options options, FileSystem& files)
     : options_(std::move(options)),
       files_(files),
       pool_(std::max<size_t>(options_.dir.threads, 1) - 1),  // the caller takes part
+      member_(files, {.writer = {.root = options_.dir.root,
+                                 .encoding = options_.dir.encoding,
+                                 .checksum = options_.dir.checksum,
+                                 .pool = &pool_},
+                      .checkpoint = options_.dir.checkpoint,
+                      .wait_max = options_.part_wait_max,
+                      .wanted = [this] { return loop_.wanted(); },
+                      .on_damage = options_.on_damage}),
       view_{.folder = options_.dir.root},
-      loop_({.failed_event = "slime_publish_failed", .retry_delay = options_.retry_delay},
+      loop_({.failed_event = "slime_publish_failed",
+             .retry_delay = options_.retry_delay,
+             .impatient = [this] { return waits_.load(); },
+             .soon = kPartPollMin},
             [this](const RankStatePtr& offered) { return Work(offered); }) {}
 
 SlimeView SlimePublisher::view() const {
@@ -29,48 +40,86 @@ SlimeView SlimePublisher::view() const {
 }
 
 Result<bool> SlimePublisher::Work(const RankStatePtr& offered) {
+  if (offered->trainer_rank != TrainerRank(0)) return WorkAsMember(offered);
+  waits_ = false;
   if (progress_ == nullptr || progress_->writer.state() != offered) {
     DWS_RETURN_IF_ERROR(Adopt(offered));
   }
   DWS_RETURN_IF_ERROR(Report());
-  const Result<Next> chosen = ChooseNext();
-  if (absl::IsFailedPrecondition(chosen.status())) ForgetFolder();
-  DWS_RETURN_IF_ERROR(chosen.status());
-  const Next& next = *chosen;
-  if (next.version == nullptr) return false;
-  const uint64_t number = next.version->version.value();
-  const Result<bool> begun = progress_->folder.Begin(number);
-  if (absl::IsFailedPrecondition(begun.status())) ForgetFolder();
-  DWS_RETURN_IF_ERROR(begun.status());
-  if (!*begun) {
-    NoteWritten(next.version->version, progress_->folder.IsFull(number), 0);
-    DWS_RETURN_IF_ERROR(Report());
-    return true;
-  }
-  const Status written = WriteVersion(next);
-  if (!written.ok()) {
-    const bool damaged = progress_->writer.damaged();
-    if (absl::IsAborted(written) || damaged) progress_->last.reset();  // 2
-    if (damaged && next.full) {
-      progress_->damaged = next.version->version;
-      if (options_.on_damage) options_.on_damage(offered);
+  DWS_RETURN_IF_ERROR(progress_->unfit);
+  std::optional<PartsLeader>& leader = progress_->leader;
+  Next next = progress_->asked;
+  if (!leader.has_value() || !leader->open()) {
+    const Result<Next> chosen = ChooseNext();
+    if (absl::IsFailedPrecondition(chosen.status())) ForgetFolder();
+    DWS_RETURN_IF_ERROR(chosen.status());
+    next = *chosen;
+    if (next.version == nullptr) {
+      if (leader.has_value()) DWS_RETURN_IF_ERROR(leader->Tell(progress_->folder.newest()));
+      return false;
     }
-    // 3. If the disk is full, perhaps the incomplete version fills it.
-    const Status abandoned = progress_->folder.Abandon(number);
-    if (!abandoned.ok()) LogWarning("slime_not_removed", {{"reason", Message(abandoned)}});
-    if (next.from_base && (absl::IsAborted(written) || damaged)) {
-      progress_->from_base = false;
-      LogWarning("slime_base_not_used", {{"version", number}, {"reason", Message(written)}});
+    const uint64_t number = next.version->version.value();
+    const Result<bool> begun = progress_->folder.Begin(number);
+    if (absl::IsFailedPrecondition(begun.status())) ForgetFolder();
+    DWS_RETURN_IF_ERROR(begun.status());
+    if (!*begun) {
+      NoteWritten(next.version->version, progress_->folder.IsFull(number), 0);
+      DWS_RETURN_IF_ERROR(Report());
       return true;
     }
-    if (absl::IsAborted(written) && offered->log->Newest()->version > next.version->version) {
-      LogInfo("slime_version_skipped", {{"version", number}, {"reason", Message(written)}});
-      return true;
-    }
-    return written;
   }
+  const Result<bool> written = WriteVersion(next);
+  waits_ = leader.has_value() && leader->open();
+  if (!written.ok()) return waits_ ? written.status() : GiveUp(next, written.status());
+  if (!*written) return false;
   DWS_RETURN_IF_ERROR(Report());
   return true;
+}
+
+Result<bool> SlimePublisher::GiveUp(const Next& next, const Status& why) {
+  const RankStatePtr& state = progress_->writer.state();
+  const WeightVersion version = next.version->version;
+  const bool damaged = progress_->writer.damaged();
+  if (absl::IsAborted(why) || damaged) progress_->last.reset();  // 2
+  if (damaged && next.full) {
+    progress_->damaged = version;
+    if (options_.on_damage) options_.on_damage(state);
+  }
+  // 3. If the disk is full, perhaps the incomplete version fills it.
+  const Status abandoned = progress_->folder.Abandon(version.value());
+  if (!abandoned.ok()) LogWarning("slime_not_removed", {{"reason", Message(abandoned)}});
+  // The parts too, unless they are those of the sender that has the folder now.
+  if (progress_->leader.has_value() && progress_->folder.CheckOwned().ok()) {
+    progress_->folder.RemoveUnfinished();
+  }
+  if (next.from_base && (absl::IsAborted(why) || damaged)) {
+    progress_->from_base = false;
+    LogWarning("slime_base_not_used", {{"version", version.value()}, {"reason", Message(why)}});
+    return true;
+  }
+  if (progress_->leader.has_value() && absl::IsAborted(why) && next.full) {
+    progress_->refused = {version, why};
+  }
+  if (absl::IsAborted(why) && state->log->Newest()->version > version) {
+    LogInfo("slime_version_skipped", {{"version", version.value()}, {"reason", Message(why)}});
+    return true;
+  }
+  return why;
+}
+
+// 7.
+Result<bool> SlimePublisher::WorkAsMember(const RankStatePtr& offered) {
+  progress_.reset();
+  const Result<bool> more = member_.Step(offered);
+  waits_ = member_.waiting();
+  if (const auto published = member_.TakePublished(); published.has_value()) {
+    MutexLock lock(mutex_);
+    view_.newest = published->version;
+    view_.versions += published->ours ? 1 : 0;
+    view_.fulls += published->ours && published->full ? 1 : 0;
+    view_.bytes += published->bytes;
+  }
+  return more;
 }
 
 // 6. Forgets everything about the folder; the next round reads it again.
@@ -88,15 +137,21 @@ Status SlimePublisher::Adopt(const RankStatePtr& state) {
     MutexLock lock(mutex_);
     view_.newest.reset();
   }
-  DWS_ASSIGN_OR_RETURN(SlimeWriter writer,
-                       SlimeWriter::Create(files_,
-                                           {.root = options_.dir.root,
-                                            .encoding = options_.dir.encoding,
-                                            .checksum = options_.dir.checksum,
-                                            .pool = &pool_,
-                                            .side_files = options_.base.side_files},
-                                           state, [this] { return loop_.wanted(); }));
-  DWS_RETURN_IF_ERROR(CheckTensors(state->layout()));
+  DWS_ASSIGN_OR_RETURN(
+      SlimeWriter writer,
+      SlimeWriter::Create(
+          files_,
+          {.root = options_.dir.root,
+           .encoding = options_.dir.encoding,
+           .checksum = options_.dir.checksum,
+           .pool = &pool_,
+           .side_files = state->world_size == 1 ? options_.base.side_files
+                                                : decltype(BaseCheckpoint::side_files)()},
+          state, [this] { return loop_.wanted(); }));
+  if (state->world_size == 1) {
+    DWS_RETURN_IF_ERROR(CheckTensors(
+        [&](const std::string& name) { return state->layout().Find(name, 0).has_value(); }));
+  }
   SlimeFolder folder(files_, options_.dir.root, *state);
   DWS_RETURN_IF_ERROR(folder.Take(lost_.to));
   // Removes old versions here too: the first version is a full one, and versions that are no longer
@@ -112,14 +167,20 @@ Status SlimePublisher::Adopt(const RankStatePtr& state) {
   const bool from_base = options_.dir.from_base && folder.newest() == 0;
   progress_ = std::make_unique<Progress>(std::move(writer), std::move(folder));
   progress_->from_base = from_base;
+  if (state->world_size > 1) {
+    progress_->leader.emplace(files_,
+                              PartsLeader::Options{.root = options_.dir.root,
+                                                   .encoding = options_.dir.encoding,
+                                                   .checksum = options_.dir.checksum,
+                                                   .wait_max = options_.part_wait_max},
+                              *state);
+  }
   return OkStatus();
 }
 
-Status SlimePublisher::CheckTensors(const RankLayout& layout) const {
+Status SlimePublisher::CheckTensors(const std::function<bool(const std::string&)>& has) const {
   const auto& tensors = options_.base.tensors;
-  const auto missing = std::find_if(tensors.begin(), tensors.end(), [&](const std::string& name) {
-    return !layout.Find(name, 0).has_value();
-  });
+  const auto missing = std::find_if_not(tensors.begin(), tensors.end(), has);
   if (missing == tensors.end()) return OkStatus();
   return FailedPreconditionError(
       "the trainer has not registered tensor '{}', which the checkpoint of --slime-checkpoint has: "
@@ -160,6 +221,7 @@ Result<SlimePublisher::Next> SlimePublisher::ChooseNext() const {
         progress_->folder.root(), progress_->folder.newest(), newest->version.value(),
         progress_->folder.newest() + 1);
   }
+  if (progress_->refused.first == newest->version) return progress_->refused.second;
   if (progress_->damaged == newest->version) {
     return DataLossError(
         "version {} cannot be published: the sender's memory is damaged; the next version is "
@@ -174,29 +236,80 @@ bool SlimePublisher::FullDue() const {
   return options_.dir.keep > 0 && progress_->folder.DeltasSinceFull() >= options_.dir.keep;
 }
 
-Status SlimePublisher::WriteVersion(const Next& next) {
+Result<bool> SlimePublisher::WriteVersion(const Next& next) {
   const WeightVersion version = next.version->version;
-  const auto may_publish = [this] { return progress_->folder.CheckOwned(); };
-  if (next.full && std::exchange(progress_->from_base, false)) {
-    LogWarning("slime_base_not_used",
-               {{"version", version.value()},
-                {"reason", "only version 1 follows the base, and it is not retained"}});
+  uint64_t bytes = 0;
+  if (progress_->leader.has_value()) {
+    PartsLeader& leader = *progress_->leader;
+    if (!leader.open()) DWS_RETURN_IF_ERROR(AskForParts(next));
+    const auto parts = leader.Parts();
+    // What else goes wrong ends the attempt; its parts are removed.
+    if (!absl::IsUnavailable(parts.status()) && (!parts.ok() || parts->has_value())) leader.Close();
+    DWS_RETURN_IF_ERROR(parts.status());
+    if (!parts->has_value()) return false;
+    DWS_RETURN_IF_ERROR(Join(next, **parts));
+    bytes = progress_->own_bytes;
+  } else {
+    const auto may_publish = [this] { return progress_->folder.CheckOwned(); };
+    DWS_ASSIGN_OR_RETURN(bytes, WriteOwn(next, {.may_publish = may_publish}));
   }
-  DWS_ASSIGN_OR_RETURN(const uint64_t bytes,
-                       next.from_base ? WriteFromBase(next.version, may_publish)
-                       : next.full    ? progress_->writer.WriteFull(next.version, may_publish)
-                                      : progress_->writer.WriteDelta(next.version, may_publish));
   progress_->from_base = false;
   progress_->folder.Add(version.value(), next.full);
+  if (progress_->leader.has_value()) progress_->folder.RemoveUnfinished();
   NoteWritten(version, next.full, bytes);
+  return true;
+}
+
+Status SlimePublisher::AskForParts(const Next& next) {
+  PartsLeader& leader = *progress_->leader;
+  const PartKind kind = next.from_base ? PartKind::kBase
+                        : next.full    ? PartKind::kFull
+                                       : PartKind::kDelta;
+  DWS_RETURN_IF_ERROR(
+      leader.Ask(next.version->version, kind, ++attempts_, progress_->folder.newest()));
+  const Result<uint64_t> own = WriteOwn(next, {.part = leader.own_part()});
+  if (!own.ok()) leader.Close();
+  DWS_RETURN_IF_ERROR(own.status());
+  progress_->own_bytes = *own;
+  progress_->asked = next;
   return OkStatus();
 }
 
+Status SlimePublisher::Join(const Next& next, const std::vector<slime::VersionPart>& parts) {
+  const auto has = [&](const std::string& name) {
+    return std::any_of(parts.begin(), parts.end(), [&](const slime::VersionPart& part) {
+      return part.index.weight_map.contains(name);
+    });
+  };
+  // More attempts would write all tensors again, with the same outcome.
+  if (next.full) progress_->unfit = CheckTensors(has);
+  DWS_RETURN_IF_ERROR(progress_->unfit);
+  slime::JoinOptions options{.version = next.version->version.value(),
+                             .writer = SlimeWriterName(*progress_->writer.state()),
+                             .may_publish = [this] { return progress_->folder.CheckOwned(); }};
+  if (next.full) options.side_files = options_.base.side_files;
+  const Status joined = slime::JoinParts(files_, options_.dir.root, options, parts).status();
+  if (absl::IsInvalidArgument(joined)) progress_->unfit = joined;
+  return joined;
+}
+
+Result<uint64_t> SlimePublisher::WriteOwn(const Next& next,
+                                          const SlimeWriter::Publication& publication) {
+  if (next.full && std::exchange(progress_->from_base, false)) {
+    LogWarning("slime_base_not_used",
+               {{"version", next.version->version.value()},
+                {"reason", "only version 1 follows the base, and it is not retained"}});
+  }
+  if (next.from_base) return WriteFromBase(next.version, publication);
+  return next.full ? progress_->writer.WriteFull(next.version, publication)
+                   : progress_->writer.WriteDelta(next.version, publication);
+}
+
 Result<uint64_t> SlimePublisher::WriteFromBase(const RetainedVersionPtr& version,
-                                               std::function<Status()> may_publish) {
+                                               const SlimeWriter::Publication& publication) {
   const auto base = OpenBaseWeights(options_.dir.checkpoint, progress_->writer.state()->layout());
   if (!base.ok()) return AbortedError("{}", Message(base.status()));
-  return progress_->writer.WriteFromBase(version, *base, std::move(may_publish));
+  return progress_->writer.WriteFromBase(version, *base, publication);
 }
 
 void SlimePublisher::NoteWritten(WeightVersion version, bool full, uint64_t bytes) {

@@ -19,14 +19,19 @@
 //      until then nothing else is written or removed. It also runs for a version that an earlier
 //      process wrote last.
 //   6. If the folder has changed since this sender left it, it is taken again by the same rules.
+//   7. If the trainer has several ranks, rank 0's sender does all this, and each version is joined
+//      from the parts of all ranks (part_request.h). The senders of the other ranks only write
+//      their parts (parts_member.h). A rank that cannot write a delta has the next version be full.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/file_system.h"
@@ -36,6 +41,8 @@
 #include "common/transport/shared_fs/visibility_hook.h"
 #include "sender_daemon/publish/offer_loop.h"
 #include "sender_daemon/slime/base_checkpoint.h"
+#include "sender_daemon/slime/parts_leader.h"
+#include "sender_daemon/slime/parts_member.h"
 #include "sender_daemon/slime/slime_folder.h"
 #include "sender_daemon/slime/slime_writer.h"
 
@@ -75,6 +82,7 @@ class SlimePublisher {
     // Called once for each version for which our own memory is found damaged.
     std::function<void(const RankStatePtr&)> on_damage = nullptr;
     std::chrono::milliseconds retry_delay = limits::kOfferRetryDelayMin;  // doubles
+    std::chrono::milliseconds part_wait_max = kPartWaitMax;  // for other ranks; then an error
   };
 
   // `files` must outlive it.
@@ -84,7 +92,7 @@ class SlimePublisher {
   // A trainer has registered, or `state` may have a new version. Never blocks.
   void Offer(RankStatePtr state) { loop_.Offer(std::move(state)); }
   // Everything offered is in the folder, or the last attempt failed.
-  bool settled() const { return loop_.settled(); }
+  bool settled() const { return loop_.settled() && (!waits_ || loop_.failure().has_value()); }
   std::optional<PlaceFailure> failure() const { return loop_.failure(); }
   void Stop() { loop_.Stop(); }
 
@@ -101,6 +109,11 @@ class SlimePublisher {
     bool full = false;
     uint64_t bytes = 0;
   };
+  struct Next {
+    RetainedVersionPtr version;  // null: none
+    bool full = false;
+    bool from_base = false;
+  };
   // Progress of the state that is published now.
   struct Progress {
     Progress(SlimeWriter made, SlimeFolder taken)
@@ -111,24 +124,37 @@ class SlimePublisher {
     std::optional<Unreported> unreported;
     bool from_base = false;                // the first version may be a delta of the base
     std::optional<WeightVersion> damaged;  // a full checkpoint of it failed because of damage
-  };
-  struct Next {
-    RetainedVersionPtr version;  // null: none
-    bool full = false;
-    bool from_base = false;
+    // Rule 7; nullopt: there is one rank.
+    std::optional<PartsLeader> leader;
+    Next asked;              // whose parts are asked for, while leader->open()
+    uint64_t own_bytes = 0;  // of our part of it
+    Status unfit;            // the ranks' tensors are no checkpoint; until they register again
+    // A full checkpoint that a rank could not write its part of, and why. The next version is
+    // tried.
+    std::pair<std::optional<WeightVersion>, Status> refused;
   };
 
   Result<bool> Work(const RankStatePtr& offered);
+  // For the sender of another rank than 0.
+  Result<bool> WorkAsMember(const RankStatePtr& offered);
+  // After WriteVersion has failed.
+  Result<bool> GiveUp(const Next& next, const Status& why);
   void ForgetFolder();
   Status Adopt(const RankStatePtr& state);
-  // FAILED_PRECONDITION: the base checkpoint has a tensor that is not published.
-  Status CheckTensors(const RankLayout& layout) const;
+  // FAILED_PRECONDITION: the base checkpoint has a tensor that is not published. `has` says which
+  // tensors are.
+  Status CheckTensors(const std::function<bool(const std::string&)>& has) const;
   Result<Next> ChooseNext() const;  // rules 1 and 2
   bool FullDue() const;             // rule 2, with `keep`
-  Status WriteVersion(const Next& next);
+  // Returns false if other ranks have not written their parts yet.
+  Result<bool> WriteVersion(const Next& next);
+  Result<uint64_t> WriteOwn(const Next& next, const SlimeWriter::Publication& publication);
   // ABORTED also: the base is not what the trainer began with, by its tensors.
   Result<uint64_t> WriteFromBase(const RetainedVersionPtr& version,
-                                 std::function<Status()> may_publish);
+                                 const SlimeWriter::Publication& publication);
+  // Rule 7: asks for the parts of all ranks and writes our own; joins the parts.
+  Status AskForParts(const Next& next);
+  Status Join(const Next& next, const std::vector<slime::VersionPart>& parts);
   void NoteWritten(WeightVersion version, bool full, uint64_t bytes);
   // Rule 5: reports the `unreported` version, and removes versions that are no longer needed.
   // Returns an error if the command failed and is required.
@@ -151,6 +177,9 @@ class SlimePublisher {
     std::string to;  // lost_to of SlimeFolder::Take
   };
   Lost lost_;
+  uint64_t attempts_ = 0;  // to write a version in parts
+  PartsMember member_;
+  std::atomic<bool> waits_{false};  // for other ranks
 
   mutable Mutex mutex_;
   SlimeView view_ GUARDED_BY(mutex_);  // `failures` and `trouble` are not used

@@ -21,7 +21,7 @@ Status CheckTensor(const Shard& shard, slime::Encoding encoding) {
   if (!shard.IsWhole()) {
     return FailedPreconditionError(
         "slime's versions hold whole tensors, and this rank has {} of the {} slices of tensor "
-        "'{}': publish from a trainer of one rank that has them whole, or without --slime-dir",
+        "'{}': publish from a trainer whose ranks have whole tensors, or without --slime-dir",
         ToString(tensor, shard.cells), tensor.SliceCount(), tensor.name);
   }
   if (!safetensors::FileDTypeNamed(ToString(tensor.dtype)).has_value()) {
@@ -102,13 +102,6 @@ SlimeWriter::SlimeWriter(FileSystem& files, Options options, RankStatePtr state,
 
 Result<SlimeWriter> SlimeWriter::Create(FileSystem& files, const Options& options,
                                         RankStatePtr state, std::function<bool()> wanted) {
-  if (state->world_size != 1) {
-    return FailedPreconditionError(
-        "slime's versions are whole, and this sender is one of {} of its trainer: publish them "
-        "from "
-        "a trainer of one rank, or start without --slime-dir",
-        state->world_size);
-  }
   std::vector<safetensors::HeaderTensor> tensors;
   for (const Shard& shard : state->layout().shards()) {
     DWS_RETURN_IF_ERROR(CheckTensor(shard, options.encoding));
@@ -125,41 +118,47 @@ std::map<std::string, std::string> SlimeWriter::Extra() const {
   return {{slime::kStreamKey, ToString(state_->stream)}};
 }
 
+std::string SlimeWriter::WriterName(const Publication& publication) const {
+  return publication.part.empty() ? SlimeWriterName(*state_) : publication.part;
+}
+
 Result<uint64_t> SlimeWriter::WriteDelta(const RetainedVersionPtr& version,
-                                         std::function<Status()> may_publish) {
+                                         const Publication& publication) {
   DWS_CHECK(version->base.has_value() && version->base->value() + 1 == version->version.value());
   return WriteEntries(version, TouchedShards(state_->layout(), version->manifest), nullptr,
-                      std::move(may_publish));
+                      publication);
 }
 
 Result<uint64_t> SlimeWriter::WriteFromBase(const RetainedVersionPtr& version,
                                             const safetensors::Checkpoint& base,
-                                            std::function<Status()> may_publish) {
+                                            const Publication& publication) {
   DWS_CHECK(version->version == WeightVersion(1));
   std::vector<uint32_t> shards(state_->layout().shards().size());
   std::iota(shards.begin(), shards.end(), 0);
-  return WriteEntries(version, shards, &base, [&base, may = std::move(may_publish)] {
+  const auto unchanged = [&base, &publication]() -> Status {
     DWS_RETURN_IF_ERROR(base.CheckUnchanged());
-    return may();
-  });
+    return publication.may_publish ? publication.may_publish() : OkStatus();
+  };
+  return WriteEntries(version, shards, &base, {.may_publish = unchanged, .part = publication.part});
 }
 
 Result<uint64_t> SlimeWriter::WriteEntries(const RetainedVersionPtr& version,
                                            const std::vector<uint32_t>& shards,
                                            const safetensors::Checkpoint* base,
-                                           std::function<Status()> may_publish) {
+                                           const Publication& publication) {
   damaged_ = false;
   DWS_ASSIGN_OR_RETURN(
       const std::unique_ptr<slime::VersionWriter> writer,
       slime::VersionWriter::Create(files_, options_.root,
                                    {.version = version->version.value(),
-                                    .writer = SlimeWriterName(*state_),
+                                    .writer = WriterName(publication),
                                     .encoding = options_.encoding,
                                     .checksum = options_.checksum,
                                     .shard_bytes_max = options_.delta_shard_bytes_max,
                                     .unchanged_too = base != nullptr,
                                     .extra = Extra(),
-                                    .may_publish = std::move(may_publish)}));
+                                    .may_publish = publication.may_publish,
+                                    .part = !publication.part.empty()}));
   const RankLayout& layout = state_->layout();
   const size_t workers = options_.pool == nullptr ? 1 : options_.pool->worker_count();
   const auto shares = Shares(layout, shards, std::min(workers, WorkersFor(layout, shards)));
@@ -208,15 +207,16 @@ Status SlimeWriter::AddTensors(const RetainedVersionPtr& version,
 }
 
 Result<uint64_t> SlimeWriter::WriteFull(const RetainedVersionPtr& version,
-                                        std::function<Status()> may_publish) {
+                                        const Publication& publication) {
   damaged_ = false;
   TensorReader reader(state_, version, PlannedShards(state_->layout(), plan_), wanted_);
   return slime::WriteFullVersion(files_, options_.root,
                                  {.version = version->version.value(),
-                                  .writer = SlimeWriterName(*state_),
+                                  .writer = WriterName(publication),
                                   .extra = Extra(),
                                   .side_files = options_.side_files,
-                                  .may_publish = std::move(may_publish)},
+                                  .may_publish = publication.may_publish,
+                                  .part = !publication.part.empty()},
                                  plan_, [&](const safetensors::HeaderTensor&) {
                                    Result<ByteSpan> bytes = reader.Next();
                                    damaged_ = absl::IsDataLoss(bytes.status());

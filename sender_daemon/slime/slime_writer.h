@@ -38,10 +38,18 @@ class SlimeWriter {
     std::map<std::string, std::vector<std::byte>> side_files = {};
   };
 
-  // FAILED_PRECONDITION: the format cannot hold the rank's weights: there are several ranks, or a
-  // tensor is only partly on this rank, has a type that safetensors does not know, or is too large
-  // for the encoding; the message names it. `wanted` is called repeatedly; if it returns false, a
-  // write ends with CANCELLED.
+  // How a version becomes visible.
+  struct Publication {
+    // Called before readers, or rank 0, see anything; its error is returned. May be empty.
+    std::function<Status()> may_publish = nullptr;
+    // Not empty: writes this rank's part of the version, by a writer of this name, for JoinParts
+    // (version_parts.h). Readers do not see it.
+    std::string part = {};
+  };
+
+  // FAILED_PRECONDITION: the format cannot hold the rank's weights: a tensor is only partly on this
+  // rank, has a type that safetensors does not know, or is too large for the encoding; the message
+  // names it. `wanted` is called repeatedly; if it returns false, a write ends with CANCELLED.
   static Result<SlimeWriter> Create(FileSystem& files, const Options& options, RankStatePtr state,
                                     std::function<bool()> wanted);
 
@@ -49,19 +57,15 @@ class SlimeWriter {
   // can no longer be read. ALREADY_EXISTS: it is published already. Other errors come from the file
   // system, or from damage in our memory, if damaged().
   //
-  // `may_publish` is called before readers see anything; its error is returned.
-  //
   // WriteDelta needs a `version` whose base is the version directly before it.
-  Result<uint64_t> WriteDelta(const RetainedVersionPtr& version,
-                              std::function<Status()> may_publish);
+  Result<uint64_t> WriteDelta(const RetainedVersionPtr& version, const Publication& publication);
   // Writes version 1 as a delta of `base`, from which readers start as version 0. It has an entry
   // for every tensor, so that readers prove all their tensors. ABORTED also if `base` has changed
   // or cannot be read.
   Result<uint64_t> WriteFromBase(const RetainedVersionPtr& version,
                                  const safetensors::Checkpoint& base,
-                                 std::function<Status()> may_publish);
-  Result<uint64_t> WriteFull(const RetainedVersionPtr& version,
-                             std::function<Status()> may_publish);
+                                 const Publication& publication);
+  Result<uint64_t> WriteFull(const RetainedVersionPtr& version, const Publication& publication);
 
   // Returns whether the last write failed because data read from our own memory is damaged.
   bool damaged() const { return damaged_; }
@@ -73,13 +77,14 @@ class SlimeWriter {
   Result<uint64_t> WriteEntries(const RetainedVersionPtr& version,
                                 const std::vector<uint32_t>& shards,
                                 const safetensors::Checkpoint* base,
-                                std::function<Status()> may_publish);
+                                const Publication& publication);
   // Reads tensors and adds them to `writer`. DATA_LOSS: data read from our own memory is damaged.
   Status AddTensors(const RetainedVersionPtr& version, const std::vector<uint32_t>& shards,
                     const safetensors::Checkpoint* base, slime::VersionWriter& writer) const;
   SlimeWriter(FileSystem& files, Options options, RankStatePtr state, slime::ShardPlan plan,
               std::function<bool()> wanted);
   std::map<std::string, std::string> Extra() const;
+  std::string WriterName(const Publication& publication) const;
 
   FileSystem& files_;
   Options options_;

@@ -54,7 +54,9 @@ Result<uint64_t> WriteFullVersion(FileSystem& files, const std::string& folder,
   for (const auto& [name, bytes] : options.side_files) {
     DWS_RETURN_IF_ERROR(files.ReplaceFile(path + "/" + name, bytes));
   }
+  if (options.part && options.may_publish) DWS_RETURN_IF_ERROR(options.may_publish());
   DWS_RETURN_IF_ERROR(files.ReplaceFile(path + "/" + safetensors::kIndexFile, AsBytes(text)));
+  if (options.part) return tensor_bytes;
   if (options.may_publish) DWS_RETURN_IF_ERROR(options.may_publish());
   DWS_RETURN_IF_ERROR(PublishVersionFolder(files, folder, options.version, options.writer));
   return tensor_bytes;

@@ -30,8 +30,9 @@ struct FullVersionOptions {
   // Other files of the checkpoint, by name (config.json, the tokenizer). Readers treat the folder
   // as the complete checkpoint and remove files that are not in it.
   std::map<std::string, std::vector<std::byte>> side_files = {};
-  // See VersionWriteOptions.
+  // These two: see VersionWriteOptions.
   std::function<Status()> may_publish = nullptr;
+  bool part = false;
 };
 
 // The tensors of each shard, in the order of the file.

@@ -189,10 +189,11 @@ Result<VersionSummary> VersionWriter::Finish() {
                      .extra = options_.extra};
   for (const auto& [tensor, shard] : shard_of_) index.weight_map[tensor] = names[shard];
   DWS_ASSIGN_OR_RETURN(const std::string text, MakeVersionIndex(index));
+  if (options_.part && options_.may_publish) DWS_RETURN_IF_ERROR(options_.may_publish());
   DWS_FAILPOINT("slime.write.before_index");
   DWS_RETURN_IF_ERROR(files_.ReplaceFile(folder_ + "/" + safetensors::kIndexFile, AsBytes(text)));
-  if (options_.may_publish) DWS_RETURN_IF_ERROR(options_.may_publish());
-  if (!options_.in_place) {
+  if (!options_.part && options_.may_publish) DWS_RETURN_IF_ERROR(options_.may_publish());
+  if (!options_.in_place && !options_.part) {
     DWS_RETURN_IF_ERROR(PublishVersionFolder(files_, parent_, options_.version, options_.writer));
   }
   return VersionSummary{.tensor_count = index.weight_map.size(),

@@ -45,6 +45,10 @@ struct VersionWriteOptions {
   // Write under the final name from the start, for a folder without readers: only the index shows
   // that the version is complete.
   bool in_place = false;
+  // Keep the temporary name, also when all is written: JoinParts (version_parts.h) publishes it
+  // together with the parts of other writers. `may_publish` is called before the index is written,
+  // which makes the part complete.
+  bool part = false;
 };
 
 // What a version that was written consists of.
