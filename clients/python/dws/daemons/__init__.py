@@ -35,6 +35,7 @@ def sender(
     prefix: Sequence[str] = (),
     start_timeout: float = START_SECONDS,
     stop_timeout: int = int(STOP_SECONDS),
+    start: bool = True,
     **options: Option,
 ) -> Daemon:
     """Starts a dws-sender for one trainer rank, and returns when it serves.
@@ -49,6 +50,7 @@ def sender(
       prefix: a command that runs the daemon, and becomes it: ["taskset", "--cpu-list", "0-3"].
       start_timeout: seconds until it serves.
       stop_timeout: seconds that work under way may take at the end; SIGKILL comes 10 s after them.
+      start: False: it is only made; `Daemon.start` starts it.
       options: flags, by their names with underscores. True is the flag alone, a list is the flag for each of its
         values, None leaves it out. For receivers of other hosts: listen="10.0.0.5:0" with tls_ca=, tls_cert= and
         tls_key=. For pages and metrics: http="127.0.0.1:0".
@@ -62,7 +64,7 @@ def sender(
     identity = [f"--job-id={job_id}", f"--trainer-rank={trainer_rank}"]
     command = _command("dws-sender", program, prefix, identity, stop_timeout, options)
     place = RunFolder(job_id, f"sender-{trainer_rank}", f"sender of rank {trainer_rank} of job '{job_id}'", _text(run_dir))
-    return _started(place, command, options, _text(state_dir), stop_timeout, start_timeout)
+    return _made(place, command, options, _text(state_dir), stop_timeout, start_timeout if start else None)
 
 
 def receiver(
@@ -76,6 +78,7 @@ def receiver(
     prefix: Sequence[str] = (),
     start_timeout: float = START_SECONDS,
     stop_timeout: int = int(STOP_SECONDS),
+    start: bool = True,
     **options: Option,
 ) -> Daemon:
     """Starts a dws-receiver for one engine, and returns when it serves. That is before it has a version: engines wait.
@@ -87,7 +90,7 @@ def receiver(
       job_id: the senders'.
       state_dir: the folder of its ledger and of what it spools, for which it needs room for a version in full; by
         default in `Daemon.folder`.
-      run_dir, program, prefix, start_timeout, stop_timeout, options: as for `sender`.
+      run_dir, program, prefix, start_timeout, stop_timeout, start, options: as for `sender`.
 
     Raises:
       DaemonFailedError, DaemonUnavailableError, StateError, InvalidArgumentError: as `sender`.
@@ -98,7 +101,7 @@ def receiver(
     identity = [f"--job-id={job_id}", f"--receiver-id={receiver_id}", *(f"--sender={each}" for each in addresses)]
     command = _command("dws-receiver", program, prefix, identity, stop_timeout, options)
     place = RunFolder(job_id, f"receiver-{receiver_id}", f"receiver '{receiver_id}' of job '{job_id}'", _text(run_dir))
-    return _started(place, command, options, _text(state_dir), stop_timeout, start_timeout)
+    return _made(place, command, options, _text(state_dir), stop_timeout, start_timeout if start else None)
 
 
 def _command(
@@ -118,16 +121,17 @@ def _command(
     ]
 
 
-def _started(
+def _made(
     place: RunFolder,
     command: Sequence[str],
     options: Mapping[str, Option],
     state_dir: Optional[str],
     stop_timeout: int,
-    start_timeout: float,
+    start_timeout: Optional[float],
 ) -> Daemon:
     daemon = Daemon(place, command, str(options.get("listen") or ""), state_dir, stop_timeout)
-    daemon.start(start_timeout)
+    if start_timeout is not None:
+        daemon.start(start_timeout)
     return daemon
 
 
