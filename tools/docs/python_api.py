@@ -20,8 +20,8 @@ DOCUMENT = Path("docs/python.md")
 CLIENT = Path("clients/python")
 MODULES = (
     "dws", "dws.trainers", "dws.trainers.hf", "dws.trainers.grpo", "dws.trainers.weight_transfer", "dws.trainers.module_weights",
-    "dws.trainers.publisher", "dws.trainers.vllm", "dws.declare", "dws.daemons", "dws.balance", "dws.on_demand", "dws.ray", "dws.vllm",
-    "dws.sglang",
+    "dws.trainers.publisher", "dws.trainers.vllm", "dws.declare", "dws.daemons", "dws.balance", "dws.on_demand", "dws.ray",
+    "dws.verl", "dws.vllm", "dws.sglang",
 )
 _INTRO = """\
 # Python API

@@ -59,6 +59,11 @@ class WeightTransfer:
         self._cuts = cuts
         self._specs: Optional[dict[str, TensorSpec]] = None
 
+    @property
+    def last_version(self) -> int:
+        """The version that was published last; 0: none."""
+        return self._trainer.last_version
+
     def init_weight_transfer(self) -> None:
         """Nothing: the tensors are not known yet."""
 
