@@ -12,6 +12,8 @@
 #   tools/real.sh quickstart [OPTION...]     the programs of docs/quickstart: FSDP2, TRL, vLLM, and SGLang beside slime's folders
 #   tools/real.sh store --python=PYTHON      a shared directory in a store of another project's: moto's, with boto3
 #   tools/real.sh chains --python=PYTHON     versions that ModelExpress wrote to moto's S3, followed from a copy of the objects
+#   tools/real.sh slime --source=FOLDER --python=PYTHON
+#                                            slime's own reader, out of a checkout of THUDM/slime, and what several ranks' senders write
 #   tools/real.sh kubernetes --python=PYTHON the manifests of deploy/kubernetes, beside Kubernetes' own schemas: with kubernetes-validate
 #   tools/real.sh page [--shots=FOLDER]      the page at / of both daemons in Debian's chromium, at 1 and 1,000 receivers
 #   tools/real.sh demo [OPTION...]           a trainer and a real vLLM learn together; ends with a verdict

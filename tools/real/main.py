@@ -44,6 +44,7 @@ NEEDS = {
         "modelexpress 0.7 with torch, safetensors, boto3 and moto",
         "import boto3, moto.server, modelexpress_rl.train.methods.canonical_delta",
     ),
+    "slime": Needs("numpy, zstandard and xxhash", "import numpy, xxhash, zstandard"),
     "kubernetes": Needs("kubernetes-validate", "import kubernetes_validate"),
     "quantise": Needs("torch with float8_e4m3fn", "import numpy, torch; torch.float8_e4m3fn"),
     "demo": Needs(
@@ -53,7 +54,8 @@ NEEDS = {
     ),
 }
 CHECKS = (
-    "engines", "trainers", "capture", "declare", "quantise", "quickstart", "store", "chains", "kubernetes", "demo", "page",
+    "engines", "trainers", "capture", "declare", "quantise", "quickstart", "store", "chains",
+    "slime", "kubernetes", "demo", "page",
 )  # fmt: skip
 
 
@@ -76,6 +78,7 @@ def parse() -> argparse.Namespace:
             check.add_argument("--only", type=lambda text: text.split(","))
         if name in ("engines", "trainers", "quickstart"):
             check.add_argument("--logs", type=_path)
+    of["slime"].add_argument("--source", type=_path, default="")
     of["engines"].add_argument("--all", action="store_true")
     of["engines"].add_argument("--list", action="store_true")
     of["engines"].add_argument("--seconds", type=float, default=20.0)
@@ -190,6 +193,8 @@ def main() -> int:
             return install_beside(_path(options.folder), options.engine, options.release)
         return install_all(_path(options.folder), [options.engine] if options.engine else list(ENGINES))
     found = _find(options)
+    if options.check == "slime" and not options.source:
+        skip(options.check, "no checkout of THUDM/slime is named (--source)")
     if "REAL_CHECK_INSIDE" not in os.environ:
         if isinstance(found, Interpreter):
             require(found, NEEDS[options.check])
