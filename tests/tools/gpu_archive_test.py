@@ -25,7 +25,7 @@ for module in pkgutil.walk_packages(dws.__path__, "dws."):
     try:
         importlib.import_module(module.name)
     except ModuleNotFoundError as error:
-        if error.name.split(".")[0] not in ("transformers", "triton", "vllm"): raise
+        if error.name.split(".")[0] not in ("ray", "transformers", "triton", "verl", "vllm"): raise
     print(module.name)
 """
 # The archive's client and cluster, and the tree's test beside them.
