@@ -79,7 +79,7 @@ def sender(
     if rank == 0:
         link.make(start_timeout)
     made = RayDaemon(job_id, daemon, entry, link, listen)
-    made.begin(now=True)
+    made._begin(now=True)
     return made
 
 
@@ -119,7 +119,7 @@ def receiver(
         f"receiver '{receiver_id}'", here.claim, here.ray_job, here.node, here.where, daemon.socket, group=group, group_index=index
     )
     made = RayDaemon(job_id, daemon, entry, Link(job_id, here, makes=False), listen)
-    made.begin(now=False)
+    made._begin(now=False)
     if start_timeout > 0:
         try:
             made.wait_serving(start_timeout)

@@ -166,7 +166,7 @@ class RayDaemon:
         process = self._daemon.process
         return process is not None and process.poll() is None and self._flags is not None
 
-    def begin(self, now: bool) -> None:
+    def _begin(self, now: bool) -> None:
         """Called once, by what makes it.
 
         Args:
@@ -234,6 +234,8 @@ class RayDaemon:
         with self._lock:
             if self._ended:
                 return False
+            if dialling.missing not in ("", self._missing) and not self._serves():
+                _log.warning("%s waits: %s", self.name, dialling.missing)
             self._missing = dialling.missing
             flags = dialling.flags if dialling.flags is not None else self._flags
             if flags is None:
