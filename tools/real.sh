@@ -15,12 +15,13 @@
 #   tools/real.sh slime --source=FOLDER --python=PYTHON
 #                                            slime's own reader, out of a checkout of THUDM/slime, and what several ranks' senders write
 #   tools/real.sh kubernetes --python=PYTHON the manifests of deploy/kubernetes, beside Kubernetes' own schemas: with kubernetes-validate
+#   tools/real.sh ray [OPTION...]            daemons beside the actors of a Ray cluster of several nodes on this machine: dws.ray
 #   tools/real.sh page [--shots=FOLDER]      the page at / of both daemons in Debian's chromium, at 1 and 1,000 receivers
 #   tools/real.sh demo [OPTION...]           a trainer and a real vLLM learn together; ends with a verdict
 #
 #   --engines=FOLDER     of `install`; $DWS_ENGINES by default. All but engines, capture and page use vLLM's environment there,
 #   --python=PYTHON      or this Python: with what the check compares, numpy, grpcio and protobuf
-#   --only=PATTERN,...   engines, trainers, capture, quickstart: some cells or cases; none of the trainers' cases may be skipped then
+#   --only=PATTERN,...   engines, trainers, capture, quickstart, ray: some cells or cases; none of the trainers' cases may be skipped then
 #   --logs=FOLDER        engines, trainers, quickstart: keeps the logs
 #   --all, --list        engines: all cells (hours); prints the cells that would run. By default 60 starts of engines
 #   --seconds=60         engines: of requests in each search for torn passes (20)
@@ -28,6 +29,7 @@
 #   --results=FILE       engines: adds what it finds to the file; the table is of all that is there
 #   --shots=FOLDER       page: keeps what it looked like
 #   --verbose            quantise: also how codes of NaN and infinity differ
+#   --without-watch      ray: daemons do not look whether their owner lives, so it must fail
 #   --steps=N, --warm-up=N, --seed=N, --limit=N, --stale-checkpoint
 #                        demo: steps of policy gradient (50); supervised ones before (100); of everything random (1);
 #                        seconds for all of it (900); compare with the version before the last, so it must fail

@@ -46,6 +46,7 @@ NEEDS = {
     ),
     "slime": Needs("numpy, zstandard and xxhash", "import numpy, xxhash, zstandard"),
     "kubernetes": Needs("kubernetes-validate", "import kubernetes_validate"),
+    "ray": Needs("Ray", "import ray.cluster_utils, grpc, numpy, google.protobuf"),
     "quantise": Needs("torch with float8_e4m3fn", "import numpy, torch; torch.float8_e4m3fn"),
     "demo": Needs(
         "vLLM and transformers",
@@ -55,7 +56,7 @@ NEEDS = {
 }
 CHECKS = (
     "engines", "trainers", "capture", "declare", "quantise", "quickstart", "store", "chains",
-    "slime", "kubernetes", "demo", "page",
+    "slime", "kubernetes", "ray", "demo", "page",
 )  # fmt: skip
 
 
@@ -74,7 +75,7 @@ def parse() -> argparse.Namespace:
         check.add_argument("--engines", default=os.environ.get("DWS_ENGINES", ""))
         if name in NEEDS:
             check.add_argument("--python", default="")
-        if name in ("engines", "trainers", "capture", "quickstart"):
+        if name in ("engines", "trainers", "capture", "quickstart", "ray"):
             check.add_argument("--only", type=lambda text: text.split(","))
         if name in ("engines", "trainers", "quickstart"):
             check.add_argument("--logs", type=_path)
@@ -84,6 +85,7 @@ def parse() -> argparse.Namespace:
     of["engines"].add_argument("--seconds", type=float, default=20.0)
     of["engines"].add_argument("--minutes", type=float, default=60.0)
     of["engines"].add_argument("--results", type=_path)
+    of["ray"].add_argument("--without-watch", action="store_true")
     of["quantise"].add_argument("--verbose", action="store_true")
     of["demo"].add_argument("--steps", type=_at_least(4), default=50)
     of["demo"].add_argument("--warm-up", type=_at_least(1), default=100)

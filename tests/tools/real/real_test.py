@@ -21,6 +21,7 @@ CAUSES = {
     "store": "ModuleNotFoundError",
     "chains": "ModuleNotFoundError",
     "kubernetes": "ModuleNotFoundError",
+    "ray": "ModuleNotFoundError",
     "quantise": "(AttributeError|ModuleNotFoundError)",
     "demo": "AssertionError",
 }
