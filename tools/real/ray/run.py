@@ -26,7 +26,8 @@ from tools.real.ray.actors import WAIT_SECONDS, Bare, Job
 from tools.real.ray.scene import END_SECONDS, Nodes, Running, daemons_below, eventually, expect, get, runs
 from tools.real.report import Report, matching
 
-_SETUP = "follow"  # the case that the others continue
+_SETUP = "follow"  # the case that the others continue, but for one
+_ALONE = "driver_ends"
 
 
 class Cases:
@@ -150,7 +151,8 @@ class Cases:
     def driver_ends(self) -> str:
         for how in ("exit", "kill"):
             with self._driver("other", "d", "stay") as other:
-                eventually(lambda: len(daemons_below(f"{self.folder}/d")) == 2 or other.poll() is not None, "the job has 2 daemons")
+                eventually(lambda: len(daemons_below(f"{self.folder}/d")) == 2 or other.poll() is not None,
+                           "the job has 2 daemons", 2 * WAIT_SECONDS)  # fmt: skip
                 expect(other.poll() is None, f"the other driver has ended with status {other.poll()}")
                 there = daemons_below(f"{self.folder}/d")
                 other.send_signal(signal.SIGTERM if how == "exit" else signal.SIGKILL)
@@ -218,7 +220,8 @@ def main() -> int:
             for name in ("n0", "n1", "n2"):
                 nodes.add(name)
             ray.init(address=nodes.address, log_to_driver=False)
-            run_cases(Cases(nodes, folder, options.without_watch), [_SETUP, *chosen, "end"], report)
+            setup = [] if chosen == [_ALONE] else [_SETUP]
+            run_cases(Cases(nodes, folder, options.without_watch), [*setup, *chosen, "end"], report)
     finally:
         for pid in daemons_below(folder):  # those of a failed case
             os.kill(pid, signal.SIGKILL)
