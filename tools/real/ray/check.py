@@ -19,7 +19,7 @@ def run(options: argparse.Namespace, python: Interpreter) -> int:
     if options.without_watch:
         command.append("--without-watch")
     variables = python.variables(options.modules)
-    # Ray starts no dashboard, sends no statistics, and does not put its own LD_LIBRARY_PATH in place of ours.
+    # Ray sends no statistics, and leaves CUDA_VISIBLE_DEVICES of actors without GPUs alone.
     variables.update(RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0", RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0")
     with subprocess.Popen(command, env=variables) as process:
         try:
