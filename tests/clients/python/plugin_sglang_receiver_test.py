@@ -33,7 +33,7 @@ class SglangReceiverTest(unittest.TestCase):
         self.addCleanup(lambda: self.receiver.stop())
         runtime_context.publish()
         self.model = RankModel(SMALL, 0, 1)
-        # As SGLang's scheduler: one thread for all calls.
+        # SGLang's scheduler makes all calls on one thread, too.
         self.thread = ThreadPoolExecutor(1)
         self.addCleanup(self.thread.shutdown)
 

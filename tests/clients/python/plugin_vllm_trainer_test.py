@@ -12,6 +12,7 @@ import torch
 
 import dws
 import dws.vllm
+from dws.plugins.requested import Requested
 from tests.clients.python.fake_daemons import FakeSender
 from tests.clients.python.vllm_case import vllm
 from vllm.distributed.weight_transfer import base
@@ -46,6 +47,12 @@ class TrainerSideTest(unittest.TestCase):
                 mock.call.finish_weight_update(weight_version="7"),
             ],
         )
+
+    def test_an_update_takes_less_time_than_vllms_client_waits(self) -> None:
+        from dws.trainers.vllm import DwsTrainerInit
+
+        self.assertEqual(Requested(1).timeout, 240)
+        self.assertEqual(DwsTrainerInit(rank=0, trainer=None, socket="/run/r").timeout, 240)
 
     def test_other_ranks_publish_only(self) -> None:
         self.engine(1).send_weights()

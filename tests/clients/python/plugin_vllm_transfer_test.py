@@ -155,7 +155,7 @@ class VllmTransferTest(VllmCase):
     def test_a_version_that_does_not_come_leaves_the_one_that_is_there(self) -> None:
         worker = self.initialised()
         self.updated(worker)
-        with self.assertRaisesRegex(dws.DeadlineError, "version 2 was not committed within 0.0"):
+        with self.assertRaisesRegex(dws.DeadlineError, "version 2 was not committed within 0"):
             self.update(worker, version=2, timeout=0.05).result(60)
         self.assertEqual(step(worker).logits, (2.0, 2.0))
         with self.assertRaisesRegex(dws.DeadlineError, "of stream 1:"):
@@ -271,13 +271,6 @@ class VllmTransferTest(VllmCase):
         init_info = {"socket": self.receiver.socket}
         self.call(worker, "init_weight_transfer_engine", init_info).result(60)
         self.updated(worker)
-
-    def test_an_update_takes_less_time_than_vllms_client_waits(self) -> None:
-        from dws.plugins.vllm_transfer import Update
-        from dws.trainers.vllm import DwsTrainerInit
-
-        self.assertEqual(Update(1).timeout, 240)
-        self.assertEqual(DwsTrainerInit(rank=0, trainer=None, socket="/run/r").timeout, 240)
 
     def test_what_is_not_supported_is_refused_at_the_start(self) -> None:
         init_info = {"socket": self.receiver.socket}

@@ -76,8 +76,10 @@ def request(engine: Any, kind: str, named: Named) -> list[Step]:
     output = engine.generate(prompts, sampling, use_tqdm=False)[0]
     if list(output.outputs[0].token_ids) != [NEXT_TOKEN] * TOKENS:
         raise RuntimeError(f"sampled {output.outputs[0].token_ids}: the sequence was not forced")
-    steps = steps_of(output)
-    for span in getattr(output.outputs[0], "weight_versions", None) or ():
+    steps, spans = steps_of(output), getattr(output.outputs[0], "weight_versions", ())
+    if spans is None:
+        raise RuntimeError("a result has no weight_versions")
+    for span in spans:
         for number in range(span.start, span.end):
             named.setdefault((number, steps[number]), set()).add(int(span.version) % 2)
     return steps

@@ -78,5 +78,5 @@ def socket_of(payload: Optional[Mapping[str, Any]]) -> tuple[str, dict[str, Any]
 
 def _refuse_steps(why: Optional[str]) -> None:
     if why is not None:
-        # A scheduler is a process of its own: RequestedCommits has ended it already. Of any other process no pass may go on.
+        # A scheduler is a process of its own, which RequestedCommits has ended. No other process may go on either.
         os.abort()
