@@ -276,7 +276,7 @@ def _probe(worker: Any) -> tuple[Any, Groups, bool]:
     """
     found = probes()
     found.has(worker, "worker", "vllm_config", "model_runner.execute_model", "model_runner.sample_tokens")
-    runner = getattr(worker, "model_runner", None)
+    runner: Any = getattr(worker, "model_runner", None)
     found.takes(getattr(runner, "execute_model", None), "model_runner.execute_model", "scheduler_output")
     found.takes(getattr(runner, "sample_tokens", None), "model_runner.sample_tokens", "grammar_output")
     found.fields("vllm.v1.core.sched.output", "SchedulerOutput", "total_num_scheduled_tokens")
