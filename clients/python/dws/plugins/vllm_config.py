@@ -12,7 +12,7 @@ from dws.plugins.canonical import Parallel, experts_of
 from dws.plugins.probes import Probes
 
 # Releases that tools/real.sh has run.
-RAN = ("0.32.0", "0.31.0", "0.30.0")
+RAN = ("0.32.0", "0.31.0", "0.30.0", "0.29.0")
 # Releases that must not be attached, with what is wrong.
 BAD: dict[str, str] = {}
 # vLLM shows only warnings of loggers that are not its own.
