@@ -58,7 +58,7 @@ from dws.plugins.step_gate import Minimum
 SOCKET_VARIABLE = "DWS_RECEIVER_SOCKET"
 OPTIONS_VARIABLE = "DWS_ATTACH_OPTIONS"
 # Releases that tools/real.sh has run.
-RAN = ("0.5.23", "0.5.22", "0.5.21")
+RAN = ("0.5.23", "0.5.22", "0.5.21", "0.5.20")
 # Releases that must not be attached, with what is wrong.
 BAD: dict[str, str] = {}
 _FORWARD = "sglang.srt.model_executor.model_runner.ModelRunner.forward"
