@@ -75,7 +75,7 @@ class _Publishing:
             spec = spec_of(name, tensor)
             layout.append([name, spec.dtype.name, list(spec.shape)])
             yield name, tensor
-        internal_kv._internal_kv_put(_layout_key(self._job_id), json.dumps(layout).encode(), True, _NAMESPACE)
+        internal_kv._internal_kv_put(_layout_key(self._job_id), json.dumps(layout).encode(), True, namespace=_NAMESPACE)
         self._told = True
 
 
@@ -268,7 +268,7 @@ def _read_layout(job_id: str, timeout: float) -> list[tuple[str, str, list[int]]
     """Waits for the trainer's tensors: name, type and shape of each."""
     deadline = time.monotonic() + timeout
     while True:
-        text = internal_kv._internal_kv_get(_layout_key(job_id), _NAMESPACE)
+        text = internal_kv._internal_kv_get(_layout_key(job_id), namespace=_NAMESPACE)
         if text is not None:
             layout: list[tuple[str, str, list[int]]] = json.loads(text)
             return layout

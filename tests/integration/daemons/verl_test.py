@@ -72,9 +72,10 @@ def stand_ins() -> dict[str, types.ModuleType]:
     setattr(found["verl.utils.device"], "get_device_name", lambda: "cuda")  # as on a machine without one
     setattr(found["verl.utils.device"], "get_device_id", lambda: 0)
     setattr(found["verl.utils.device"], "get_torch_device", lambda: types.SimpleNamespace(is_available=lambda: False))
+    # Ray takes the namespace by name only.
     values = types.SimpleNamespace(
-        _internal_kv_put=lambda key, value, overwrite, namespace: store.__setitem__((namespace, key), value),
-        _internal_kv_get=lambda key, namespace: store.get((namespace, key)),
+        _internal_kv_put=lambda key, value, overwrite=True, *, namespace=None: store.__setitem__((namespace, key), value),
+        _internal_kv_get=lambda key, *, namespace=None: store.get((namespace, key)),
     )
     setattr(found["ray.experimental"], "internal_kv", values)
     return found
