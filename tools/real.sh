@@ -6,6 +6,7 @@
 #                                            another release of an engine that is there: in FOLDER/RELEASE, which --engines takes
 #   tools/real.sh engines [OPTION...]        real vLLM and SGLang beside engines that were started with each version's checkpoint
 #   tools/real.sh trainers [OPTION...]       real trainers (transformers.Trainer, FSDP, DeepSpeed, Megatron, TRL): an engine gets their bits
+#   tools/real.sh verl --python=PYTHON       verl's own manager and workers with the checkpoint engine `dws`, under Ray
 #   tools/real.sh capture [OPTION...]        the mappings that attaching makes, beside what engines load
 #   tools/real.sh declare [OPTION...]        the tensors that dws.declare gives for a module, beside those that transformers saves
 #   tools/real.sh quantise [OPTION...]       the quantisation recipes, beside the libraries that define them

@@ -26,7 +26,7 @@ PORTS = {"7750": ("sender", "http"), "7760": ("receiver", "http")}
 def shape_of(text: str) -> list[str]:
     """The words of an output that are the same in each run: without numbers and their units, where lines break, and paths."""
     text = re.sub(r"\n {12}(?=\S)", " ", text)  # a field that goes on in the next line
-    text = re.sub(r"(unix:)?/[\w./-]+", "PATH", text)
+    text = re.sub(r"(unix:)?(?<!\w)/[\w./-]+", "PATH", text)
     text = re.sub(r"\d[\d.:a-f-]*(?: ?(?:[KMGT]?i?B/s|[KMGT]/s|[KMGT]iB|[KMGTB]|us|ms|s|min|x|%)(?!\w))?", "#", text)
     text = re.sub(r"missing: .*|# bytes", "PART", text)  # machines differ in what they have
     return [" ".join(line.split()) for line in text.splitlines()]

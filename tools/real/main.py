@@ -45,6 +45,7 @@ NEEDS = {
         "import boto3, moto.server, modelexpress_rl.train.methods.canonical_delta",
     ),
     "slime": Needs("numpy, zstandard and xxhash", "import numpy, xxhash, zstandard"),
+    "verl": Needs("verl 0.9.1 with torch 2.6 or newer and Ray", "import ray, verl.checkpoint_engine"),
     "kubernetes": Needs("kubernetes-validate", "import kubernetes_validate"),
     "ray": Needs("Ray", "import ray.cluster_utils, grpc, numpy, google.protobuf"),
     "quantise": Needs("torch with float8_e4m3fn", "import numpy, torch; torch.float8_e4m3fn"),
@@ -55,8 +56,8 @@ NEEDS = {
     ),
 }
 CHECKS = (
-    "engines", "trainers", "capture", "declare", "quantise", "quickstart", "store", "chains",
-    "slime", "kubernetes", "ray", "demo", "page",
+    "engines", "trainers", "verl", "capture", "declare", "quantise", "quickstart", "store",
+    "chains", "slime", "kubernetes", "ray", "demo", "page",
 )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ CAUSES = {
     "declare": "PackageNotFoundError",
     "store": "ModuleNotFoundError",
     "chains": "ModuleNotFoundError",
+    "verl": "ModuleNotFoundError",
     "kubernetes": "ModuleNotFoundError",
     "ray": "ModuleNotFoundError",
     "quantise": "(AttributeError|ModuleNotFoundError)",
