@@ -29,7 +29,7 @@ Status PartsLeader::Ask(WeightVersion version, PartKind kind, uint64_t attempt,
                         uint64_t published) {
   DWS_CHECK(kind != PartKind::kNone);
   complete_.clear();
-  asked_at_ = std::chrono::steady_clock::now();
+  progress_at_ = std::chrono::steady_clock::now();
   request_ = {.stream = stream_,
               .epoch = self_epoch_,
               .attempt = attempt,
@@ -64,6 +64,7 @@ Status PartsLeader::Look() {
     auto& known = newest[owner->rank];
     if (owner->epoch >= known.first) known = {owner->epoch, name};
   }
+  size_t seen = 0;
   for (const auto& [rank, part] : newest) {
     const std::string folder = options_.root + "/" + part.second;
     const auto known = complete_.find(rank);
@@ -77,10 +78,16 @@ Status PartsLeader::Look() {
     }
     if (!absl::IsNotFound(why.status())) return why.status();
     auto read = slime::ReadPart(files_, folder, request_.version);
-    if (absl::IsUnavailable(read.status())) continue;
+    if (absl::IsUnavailable(read.status())) {
+      const auto files = files_.List(folder);
+      if (files.ok()) seen += files->size();
+      continue;
+    }
     DWS_RETURN_IF_ERROR(read.status());
     complete_[rank] = *std::move(read);
   }
+  seen += complete_.size();
+  if (std::exchange(seen_, seen) != seen) progress_at_ = std::chrono::steady_clock::now();
   return OkStatus();
 }
 
@@ -92,7 +99,7 @@ Result<std::optional<std::vector<slime::VersionPart>>> PartsLeader::Parts() {
     for (const auto& [rank, part] : complete_) parts.push_back(part);
     return std::optional(std::move(parts));
   }
-  const auto waited = std::chrono::steady_clock::now() - asked_at_;
+  const auto waited = std::chrono::steady_clock::now() - progress_at_;
   if (waited < options_.wait_max) return std::optional<std::vector<slime::VersionPart>>();
   // Another sender of rank 0 may have replaced it before it learned that the folder is ours.
   DWS_RETURN_IF_ERROR(Write(request_));

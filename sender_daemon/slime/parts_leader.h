@@ -41,9 +41,9 @@ class PartsLeader {
   // The writer of rank 0's own part.
   std::string own_part() const { return PartWriterName(request_, 0, self_epoch_); }
 
-  // Returns the parts of all ranks; nullopt: not all are complete yet. UNAVAILABLE: some have been
-  // missing for longer than wait_max; the message names their ranks. Call it again after both.
-  // ABORTED: a rank cannot write its part; the message says why.
+  // Returns the parts of all ranks; nullopt: not all are complete yet. UNAVAILABLE: no part has
+  // grown for longer than wait_max; the message names the ranks whose parts are missing. Call it
+  // again after both. ABORTED: a rank cannot write its part; the message says why.
   Result<std::optional<std::vector<slime::VersionPart>>> Parts();
   // Returns whether parts are asked for and not closed.
   bool open() const { return request_.kind != PartKind::kNone; }
@@ -62,7 +62,8 @@ class PartsLeader {
   PartRequest request_;
   std::optional<PartRequest> written_;
   std::map<uint32_t, slime::VersionPart> complete_;  // by rank
-  TimePoint asked_at_;
+  size_t seen_ = 0;                                  // files of parts that are not complete
+  TimePoint progress_at_;                            // asked, or a part has grown
 };
 
 }  // namespace dws

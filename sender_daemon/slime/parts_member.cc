@@ -6,6 +6,7 @@
 
 #include "common/base/check.h"
 #include "common/base/log/log.h"
+#include "common/formats/slime_delta/version_parts.h"
 #include "common/formats/slime_delta/version_writer.h"
 #include "sender_daemon/slime/base_checkpoint.h"
 
@@ -116,6 +117,12 @@ Status PartsMember::Answer(const PartRequest& request) {
   const RankStatePtr state = writer_->state();
   const std::string part =
       PartWriterName(request, state->trainer_rank.value(), state->rank_epoch.value());
+  // A part that is complete is not written again: rank 0 may be joining it.
+  const std::string folder =
+      options_.writer.root + "/" + slime::UnfinishedFolderName(request.version, part);
+  const Status complete = slime::ReadPart(files_, folder, request.version).status();
+  if (complete.ok()) return OkStatus();
+  if (!absl::IsUnavailable(complete)) return complete;
   const Result<uint64_t> bytes = Write(request, part);
   const bool damaged = absl::IsDataLoss(bytes.status()) && writer_->damaged();
   if (damaged && options_.on_damage) options_.on_damage(state);

@@ -49,6 +49,11 @@ Result<bool> SlimePublisher::Work(const RankStatePtr& offered) {
   DWS_RETURN_IF_ERROR(progress_->unfit);
   std::optional<PartsLeader>& leader = progress_->leader;
   Next next = progress_->asked;
+  if (leader.has_value() && leader->open()) {
+    const Status owned = progress_->folder.CheckOwned();
+    if (absl::IsFailedPrecondition(owned)) ForgetFolder();
+    DWS_RETURN_IF_ERROR(owned);
+  }
   if (!leader.has_value() || !leader->open()) {
     const Result<Next> chosen = ChooseNext();
     if (absl::IsFailedPrecondition(chosen.status())) ForgetFolder();
@@ -282,14 +287,16 @@ Status SlimePublisher::Join(const Next& next, const std::vector<slime::VersionPa
     });
   };
   // More attempts would write all tensors again, with the same outcome.
-  if (next.full) progress_->unfit = CheckTensors(has);
+  if (next.full || next.from_base) progress_->unfit = CheckTensors(has);
   DWS_RETURN_IF_ERROR(progress_->unfit);
   slime::JoinOptions options{.version = next.version->version.value(),
                              .writer = SlimeWriterName(*progress_->writer.state()),
                              .may_publish = [this] { return progress_->folder.CheckOwned(); }};
   if (next.full) options.side_files = options_.base.side_files;
   const Status joined = slime::JoinParts(files_, options_.dir.root, options, parts).status();
-  if (absl::IsInvalidArgument(joined)) progress_->unfit = joined;
+  if (absl::IsInvalidArgument(joined) || absl::IsPermissionDenied(joined)) {
+    progress_->unfit = Annotate(joined, "until rank 0's trainer registers again");
+  }
   return joined;
 }
 
