@@ -18,6 +18,7 @@ import time
 import uuid
 from typing import Any, AsyncIterator, Iterator, Mapping, Optional, Sequence
 
+import ray
 import torch
 from ray.experimental import internal_kv
 from verl.checkpoint_engine import CheckpointEngine, CheckpointEngineRegistry
@@ -28,6 +29,7 @@ from dws.arrays import spec_of
 from dws.dtypes import DType
 from dws.engine import Engine
 from dws.errors import DeadlineError, InvalidArgumentError, StateError
+from dws.stream import Stream
 from dws.trainers.weight_transfer import WAIT_SECONDS, WeightTransfer
 
 _NAMESPACE = b"dws"  # of Ray's key-value store
@@ -43,11 +45,12 @@ class _Publishing:
         self._job_id = job_id
         self._daemon: Optional[dws.daemons.Daemon] = None
         if sender is None or address is None:
-            self._daemon = dws.daemons.sender(job_id, **options)
+            self._daemon = dws.daemons.sender(job_id, **_reachable(options))
             sender, address = self._daemon.socket, self._daemon.address
         self._address = address
         # Rollout workers wait for exactly this version themselves.
-        self._transfer = WeightTransfer(sender, job_id, policy="any", timeout=timeout)
+        self._stream = Stream.new()  # the next training counts from 1 again
+        self._transfer = WeightTransfer(sender, job_id, policy="any", timeout=timeout, stream=self._stream)
         self._told = False
 
     @property
@@ -63,6 +66,7 @@ class _Publishing:
             "address": self._address,
             "host": socket.gethostname(),
             "version": self.version + 1,
+            "stream": str(self._stream),
         }
 
     def send(self, weights: Iterator[tuple[str, Any]]) -> None:
@@ -75,7 +79,7 @@ class _Publishing:
             spec = spec_of(name, tensor)
             layout.append([name, spec.dtype.name, list(spec.shape)])
             yield name, tensor
-        internal_kv._internal_kv_put(_layout_key(self._job_id), json.dumps(layout).encode(), True, namespace=_NAMESPACE)
+        internal_kv._internal_kv_put(_layout_key(self._stream), json.dumps(layout).encode(), True, namespace=_NAMESPACE)
         self._told = True
 
 
@@ -85,7 +89,8 @@ class _Receiving:
     def __init__(
         self, plan: Mapping[str, Any], rank: int, receiver: Optional[str], options: Mapping[str, Any], timeout: float
     ) -> None:
-        self.source = (plan["job_id"], plan["address"])
+        self.source = _source(plan)
+        self._stream = Stream.parse(plan["stream"])
         self._job_id = plan["job_id"]
         self._timeout = timeout
         self._weights: Optional[dict[str, torch.Tensor]] = None
@@ -109,10 +114,10 @@ class _Receiving:
         if self._daemon is not None:
             self._daemon.check()
         if self._weights is None:
-            layout = _read_layout(self._job_id, self._timeout)
+            layout = _read_layout(self._job_id, self._stream, self._timeout)
             tensors = {name: torch.zeros(shape, dtype=DType[dtype].torch) for name, dtype, shape in layout}
             self._weights = self._engine.attach(tensors, timeout=deadline - time.monotonic(), commits_on_request=True)
-        grant = self._engine.let_commit(version, max(deadline - time.monotonic(), 1.0))
+        grant = self._engine.let_commit(version, max(deadline - time.monotonic(), 1.0), self._stream)
         if grant.version != version:
             raise StateError(f"expected version {version} of job '{self._job_id}', the receiver has committed {grant.version}")
 
@@ -218,7 +223,7 @@ class DwsCheckpointEngine(CheckpointEngine):  # type: ignore[misc]  # verl has n
         """Connects a rollout worker to the trainer's sender, and takes the number of the version that comes."""
         if plan is None:
             return
-        source = (plan["job_id"], plan["address"])
+        source = _source(plan)
         if self._receiving is not None and self._receiving.source != source:  # the trainer was started again
             self._receiving.close()
             self._receiving = None
@@ -260,15 +265,28 @@ class DwsCheckpointEngine(CheckpointEngine):  # type: ignore[misc]  # verl has n
             yield name, tensor
 
 
-def _layout_key(job_id: str) -> bytes:
-    return f"layout/{job_id}".encode()
+def _reachable(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, listening on this node's address in place of all: other nodes may not know this host's name."""
+    host, _, port = str(options.get("listen") or "").rpartition(":")
+    if host not in ("0.0.0.0", "[::]"):
+        return dict(options)
+    address = ray.util.get_node_ip_address()
+    return {**options, "listen": f"[{address}]:{port}" if ":" in address else f"{address}:{port}"}
 
 
-def _read_layout(job_id: str, timeout: float) -> list[tuple[str, str, list[int]]]:
+def _source(plan: Mapping[str, Any]) -> tuple[str, str, str]:
+    return plan["job_id"], plan["address"], plan["stream"]
+
+
+def _layout_key(stream: Stream) -> bytes:
+    return f"layout/{stream}".encode()
+
+
+def _read_layout(job_id: str, stream: Stream, timeout: float) -> list[tuple[str, str, list[int]]]:
     """Waits for the trainer's tensors: name, type and shape of each."""
     deadline = time.monotonic() + timeout
     while True:
-        text = internal_kv._internal_kv_get(_layout_key(job_id), namespace=_NAMESPACE)
+        text = internal_kv._internal_kv_get(_layout_key(stream), namespace=_NAMESPACE)
         if text is not None:
             layout: list[tuple[str, str, list[int]]] = json.loads(text)
             return layout

@@ -205,6 +205,17 @@ class VerlTest(unittest.TestCase):
         self.update(actors, rollouts, 1)
         self.assert_loaded(rollouts)
 
+    def test_no_rollout_worker_takes_a_version_of_an_earlier_training(self) -> None:
+        """Both have one job_id, one sender and one number for their first version; a new worker beside has the later one."""
+        sender = self.enterContext(dws.daemons.sender("kept", program=SENDER, run_dir=self.top))
+        options = {"job_id": "kept", "sender": sender.socket, "address": sender.address}
+        actors, rollouts = [self.worker(is_master=True, **options)], [self.worker()]
+        self.update(actors, rollouts, 0)
+        actors, rollouts = [self.worker(is_master=True, **options)], [*rollouts, self.worker()]
+        self.weights["layer.0.w"][:] = 7.0
+        self.update(actors, rollouts, 0)
+        self.assert_loaded(rollouts)
+
     def test_other_weights_are_refused_by_name_and_all_workers_have_gathered(self) -> None:
         actors, rollouts = [self.worker(is_master=True), self.worker()], [self.worker()]
         self.update(actors, rollouts, 0)
@@ -259,7 +270,7 @@ class VerlTest(unittest.TestCase):
             kind.build_topology(2, 1, [{}, {}, {}])
         with self.assertRaisesRegex(dws.StateError, "before init_process_group"):
             self.worker().receive(0)
-        plan = {"job_id": "j", "address": "unix:/tmp/s.sock", "host": "elsewhere", "version": 1}
+        plan = {"job_id": "j", "address": "unix:/tmp/s.sock", "host": "elsewhere", "version": 1, "stream": str(dws.Stream(1, 2))}
         with self.assertRaisesRegex(dws.StateError, "reached only on elsewhere"):
             self.worker().engine.init_process_group(rank=0, plan=plan)
 

@@ -24,7 +24,7 @@ from typing import Any, Callable, Mapping, Optional, Union
 try:
     import ray
 except ImportError as error:
-    raise ImportError("dws.ray needs Ray, which is not installed: pip install ray", name="ray") from error
+    raise ModuleNotFoundError("dws.ray needs Ray, which is not installed: pip install ray", name="ray") from error
 
 from dws import daemons
 from dws.daemons.options import Option
@@ -64,7 +64,8 @@ def sender(
         its own, for receivers of other nodes: or where listen= says. Without, only receivers of this node reach it.
 
     Raises:
-      StateError: this process has not joined Ray; or the rank's sender runs already, here or for another Ray job.
+      StateError: this process has not joined Ray; or the rank's sender runs already here, or rank 0's for another Ray job.
+        Other ranks start, and `check` says so.
       DaemonFailedError, DaemonUnavailableError, InvalidArgumentError: as dws.daemons.sender.
     """
     if world_size < 1 or not 0 <= rank < world_size:
@@ -102,9 +103,8 @@ def receiver(
         node's rank) and group_members=.
 
     Raises:
-      StateError: this process has not joined Ray; the receiver runs already on this node; or the job's name is
-        another Ray job's.
-      DeadlineError: senders are missing; the message says which.
+      StateError: this process has not joined Ray; or the receiver runs already on this node.
+      DeadlineError: senders are missing, or the job's name is another Ray job's; the message says which.
       DaemonFailedError, DaemonUnavailableError, InvalidArgumentError: as dws.daemons.receiver.
     """
     for name, what in _FOUND.items():

@@ -150,13 +150,12 @@ class RayDaemon:
     def _leave(self) -> None:
         _running.discard(self)
         with self._lock:
-            was_ended, self._ended = self._ended, True
+            self._ended = True
             self._changed.notify_all()
         self._wake.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(_JOIN_SECONDS)
-        if not was_ended:
-            self._link.close(self._entry)
+        self._link.close(self._entry)  # does nothing the second time
 
     def _require_owner(self) -> None:
         if os.getpid() != self._owner:

@@ -55,6 +55,7 @@ class Link:
         self._here = here
         self._makes = makes
         self._table: Optional[Any] = None
+        self._made: Optional[Any] = None  # the last one that was made here
 
     def make(self, timeout: float) -> None:
         """Makes the table, of which there is one for each job in the cluster.
@@ -79,7 +80,7 @@ class Link:
             name=self._job_id, namespace=_NAMESPACE, num_cpus=0, get_if_exists=False,
             scheduling_strategy=NodeAffinitySchedulingStrategy(self._here.node, soft=False))  # fmt: skip
         try:
-            self._table = actor.remote(self._job_id, self._here.ray_job)
+            self._table = self._made = actor.remote(self._job_id, self._here.ray_job)
         except ValueError:  # its name is taken
             return False
         return True
@@ -124,11 +125,12 @@ class Link:
 
     def close(self, entry: Entry) -> None:
         """Takes the daemon out of the table; ends the table, if it was made here."""
-        table, self._table = self._table, None
-        if table is None or not ray.is_initialized():
+        table, made, self._table, self._made = self._table, self._made, None, None
+        if not ray.is_initialized():
             return
         with contextlib.suppress(ray.exceptions.RayError):
-            if self._makes:
-                ray.kill(table)
-            else:
+            if table is not None and table is not made:  # of a later rank 0
                 ray.get(table.leave.remote(entry.name, entry.claim), timeout=_LEAVE_SECONDS)
+        with contextlib.suppress(ray.exceptions.RayError):
+            if made is not None:
+                ray.kill(made)

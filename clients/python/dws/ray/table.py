@@ -141,7 +141,7 @@ def to_dial(dialled: Sequence[Entry], me: Entry) -> Dialling:
         leaders = [one for one in dialled if one.group == me.group and not one.world_size]
         if not leaders:
             return Dialling(None, f"no receiver leads group '{me.group}': call dws.ray.receiver with group_index=0 in the engine's first actor")
-        wanted.append(("--group-leader", leaders[0]))
+        wanted.append(("--group-leader", max(leaders, key=lambda one: one.claim)))
     flags = []
     for flag, one in wanted:
         if one.node == me.node:
