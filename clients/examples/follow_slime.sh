@@ -14,7 +14,11 @@ port="${PORT:-30000}" run=/tmp/dws-quickstart/slime
 versions="$(realpath -m "$versions")" copy="$(realpath -m "$copy")"  # the server opens the copy by its path
 
 # A copy without links: the receiver changes it in place.
-if [[ ! -e "$copy" ]]; then cp -r --dereference "$base" "$copy"; fi
+if [[ ! -e "$copy" ]]; then  # whole or not at all
+  rm -rf "$copy.part"
+  cp -r --dereference "$base" "$copy.part"
+  mv "$copy.part" "$copy"
+fi
 (umask 077 && mkdir -p "$run")
 mkdir -p "$versions"
 

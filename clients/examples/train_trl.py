@@ -17,6 +17,7 @@ import hashlib
 import json
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from typing import Any
 
@@ -71,10 +72,15 @@ class Show(transformers.TrainerCallback):  # type: ignore[misc]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         if self._url:
-            body = json.dumps({"method": "dws_attach", "kwargs": {"socket": self._receiver}}).encode()
-            request = urllib.request.Request(f"{self._url}/collective_rpc", body, {"Content-Type": "application/json"})
-            urllib.request.urlopen(request, timeout=WAIT_SECONDS).close()
+            with contextlib.suppress(urllib.error.HTTPError):
+                self._call("dws_detach")  # of an earlier run
+            self._call("dws_attach", socket=self._receiver)
         print(f"version 1: digest {digest(given['model'])}", flush=True)
+
+    def _call(self, method: str, **arguments: Any) -> None:
+        body = json.dumps({"method": method, "kwargs": arguments}).encode()
+        request = urllib.request.Request(f"{self._url}/collective_rpc", body, {"Content-Type": "application/json"})
+        urllib.request.urlopen(request, timeout=WAIT_SECONDS).close()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         print(f"version {state.global_step + 1}: digest {digest(given['model'])}", flush=True)

@@ -58,6 +58,7 @@ from dws.plugins.step_gate import Minimum
 SOCKET_VARIABLE = "DWS_RECEIVER_SOCKET"
 OPTIONS_VARIABLE = "DWS_ATTACH_OPTIONS"
 # Releases that tools/real.sh has run.
+COMPARED = ("0.5.23",)
 RAN = ("0.5.23", "0.5.22", "0.5.21", "0.5.20")
 # Releases that must not be attached, with what is wrong.
 BAD: dict[str, str] = {}
@@ -137,7 +138,7 @@ def _version() -> str:
 
 def _probe() -> Probes:
     """Has looked for the parts that need no scheduler. Models are not imported: SGLang does that after its plugins."""
-    found = Probes("SGLang", _version(), RAN, BAD, _LOG)
+    found = Probes("SGLang", _version(), RAN, COMPARED, BAD, _LOG)
     hooks = "sglang.srt.plugins.hook_registry"
     found.module(
         hooks, "HookRegistry.register", "HookRegistry._patched", "HookType.AROUND", "HookType.AFTER"
@@ -171,7 +172,7 @@ def _complete(result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
     _refuse(setting, runner.model)
     rank = rank_of(setting, _text_config(runner.model))
     minimum = minimum_over(parallel.tp_group.cpu_group) if rank.together > 1 else None
-    attached = _attach(os.environ[SOCKET_VARIABLE], runner.model, rank, minimum, options, found.ran)
+    attached = _attach(os.environ[SOCKET_VARIABLE], runner.model, rank, minimum, options, found.compared)
     grant = None if rank.number else lambda: attached.engine.grant
     teller = VersionTeller(scheduler, setting, grant, caches=not setting("disable_radix_cache"))
     # Not a submodule and not in the module's own tables, so that no code of the model sees it.
@@ -208,7 +209,7 @@ def create_receiver(context: Any) -> ExternalReceiver:
     minimum = minimum_over(parallel.tp_group.cpu_group) if rank.together > 1 else None
 
     def attach() -> AttachedRank:
-        return _attach(socket, context.model, rank, minimum, options, found.ran, commits_on_request=True)
+        return _attach(socket, context.model, rank, minimum, options, found.compared, commits_on_request=True)
 
     return ExternalReceiver(context.model, minimum, attach, options.step_timeout)
 
@@ -234,7 +235,7 @@ def _attach(
     rank: EngineRank,
     minimum: Optional[Minimum],
     options: AttachOptions,
-    ran: bool,
+    compared: bool,
     commits_on_request: bool = False,
 ) -> AttachedRank:
     from sglang.srt.runtime_context import get_context
@@ -252,7 +253,7 @@ def _attach(
             weights,
             commits_on_request=commits_on_request,
             processing=SglangProcessing(model),
-            ran=ran,
+            compared=compared,
         ),
         minimum,
     )

@@ -207,7 +207,7 @@ def _attach(worker: Any, socket: str, options: dict[str, Any]) -> dict[str, Any]
     if _attached(worker) is not None:
         raise StateError("this worker is attached: call dws_detach first")
     chosen = AttachOptions.of(options)
-    model, groups, ran = _probe(worker)
+    model, groups, compared = _probe(worker)
     refuse_unsupported(worker.vllm_config)
     config = text_config(worker.vllm_config)
     rank = rank_of(worker.vllm_config, groups)
@@ -226,7 +226,7 @@ def _attach(worker: Any, socket: str, options: dict[str, Any]) -> dict[str, Any]
             chosen,
             weights,
             processing=VllmProcessing(worker.vllm_config),
-            ran=ran,
+            compared=compared,
         ),
         minimum,
         LOG,
@@ -269,7 +269,7 @@ def _between_steps(worker: Any) -> AttachedRank:
 
 
 def _probe(worker: Any) -> tuple[Any, Groups, bool]:
-    """The model that runs, and whether this release was run with the plugin.
+    """The model that runs, and whether weights in this release were compared.
 
     Raises:
       StateError: this vLLM lacks something, by name.
@@ -287,7 +287,7 @@ def _probe(worker: Any) -> tuple[Any, Groups, bool]:
     found.has(model, "model_runner.get_model()", "named_parameters")
     groups = probe_config(found, getattr(worker, "vllm_config", None))
     found.require()
-    return model, groups, found.ran
+    return model, groups, found.compared
 
 
 def _hold(worker: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import unittest
 from typing import Any
@@ -164,9 +165,43 @@ class SourceTest(unittest.TestCase):
             for engine in (first, second):
                 engine.send_weights(version=version)
         self.assertEqual(gathered.__iter__.call_count, 2)
-        with self.assertRaisesRegex(dws.VersionError, "1 is not above 2"):
-            first.send_weights(version=1)
         self.assertEqual(self.client.mock_calls, [])
+
+    def test_ranks_gather_together_as_rank_0_says(self) -> None:
+        gathered = mock.Mock(wraps=base.ModuleSource(self.module), spec=["metadata", "__iter__"])
+        gathered.__iter__ = mock.Mock(side_effect=lambda: iter(()))
+        engine = self.engine(gathered, rank=1)
+
+        def broadcast(said: list[Any], src: int) -> None:
+            said[0] = told.pop(0)
+
+        told = [(7, True), (7, False), (7, True)]  # the third: rank 0 has failed, and publishes it again
+        distributed = mock.Mock(is_initialized=lambda: True, get_world_size=lambda: 2, broadcast_object_list=broadcast)
+        with mock.patch.dict(sys.modules, {"torch.distributed": distributed}):
+            for gathers in (1, 1, 2):
+                engine.send_weights(version=7)
+                self.assertEqual(gathered.__iter__.call_count, gathers)
+
+    def test_a_source_that_does_not_yield_all_publishes_nothing(self) -> None:
+        source = base.ModuleSource(self.module)
+        some = mock.Mock(wraps=source, spec=["metadata", "__iter__"])
+        some.__iter__ = mock.Mock(side_effect=[iter(source), iter(list(source)[:1])])
+        engine = self.engine(some)
+        engine.send_weights(version=1)
+        with self.assertRaisesRegex(dws.StateError, "did not yield 1 of the tensors that it describes: bias"):
+            engine.send_weights(version=2)
+        self.assertEqual(self.sender.published, [1])
+
+    def test_a_version_that_fails_is_gathered_to_its_end(self) -> None:
+        source = base.ModuleSource(self.module)
+        rest = iter([("weight", object()), *list(source)[1:]])
+        failing = mock.Mock(wraps=source, spec=["metadata", "__iter__"])
+        failing.__iter__ = mock.Mock(return_value=rest)
+        engine = self.engine(failing)
+        with self.assertRaises(AttributeError):
+            engine.send_weights(version=1)
+        self.assertEqual(list(rest), [])
+        self.assertEqual(self.sender.published, [])
 
     def test_what_does_not_fit_is_refused_by_name(self) -> None:
         with self.assertRaisesRegex(dws.LayoutError, "other ranks than rank 0, which publishes: weight, bias"):

@@ -26,6 +26,9 @@ from dws.receiver_link import ATTACH_TIMEOUT_SECONDS
 from dws.torch_module import named_tensors
 
 _LOG = logging.getLogger(__name__)
+# Attribute of a model whose weights commits may have changed since it was loaded; not in the
+# module's own tables, so that no code of the model sees it.
+_ATTACHED_BEFORE = "_dws_attached_before"
 _Result = TypeVar("_Result")
 
 # How long a forward pass waits for the lease. Less than engines allow for a pass (vLLM: 300 s).
@@ -114,7 +117,7 @@ class AttachedRank:
         weights: Optional[Weights],
         commits_on_request: bool = False,
         processing: Optional[EngineProcessing] = None,
-        ran: bool = True,
+        compared: bool = True,
     ) -> None:
         """Args:
           model: a torch module, as the engine runs it.
@@ -123,7 +126,8 @@ class AttachedRank:
           weights: what the engine has loaded; None if it does not say.
           commits_on_request: as for Engine.attach.
           processing: the engine's processing of layers after loading; None: it cannot be repeated.
-          ran: false for a release of the engine that was never run with the plugin.
+          compared: false for a release of the engine whose weights were never compared with a fresh engine's: the first
+            attach of a model compares them with its checkpoint.
 
         Raises:
           As Engine.attach, require_plain, agreed_mapping and ProcessedLayers; the model is not changed then.
@@ -140,7 +144,7 @@ class AttachedRank:
         post_commit = post_commit_hook(model, options.hooks)
         if options.checkpoint is not None:
             weights = Weights(options.checkpoint)
-        files = _files(options, weights, ran)
+        files = _files(options, weights, compared or hasattr(model, _ATTACHED_BEFORE))
         holders = CopyWatch(model, lambda: named_tensors(model), options.kept).holders()
         processed = ProcessedLayers(model, processing, post_commit is not None, holders)
         with processed.as_loaded():
@@ -170,6 +174,7 @@ class AttachedRank:
         except BaseException:
             self.engine.close()
             raise
+        object.__setattr__(model, _ATTACHED_BEFORE, True)
         self.gate = StepGate(self.engine, minimum, options.step_timeout)
 
     def _rebuild(self, changed: Optional[frozenset[str]]) -> None:
@@ -203,12 +208,12 @@ class AttachedRank:
         self.engine.close()
 
 
-def _files(options: AttachOptions, weights: Optional[Weights], ran: bool) -> Optional[CheckpointFiles]:
-    """The checkpoint to compare with: that of the options, or what a release that was never run has loaded. None: none,
+def _files(options: AttachOptions, weights: Optional[Weights], compared: bool) -> Optional[CheckpointFiles]:
+    """The checkpoint to compare with: that of the options, or what a release that was never compared has loaded. None: none,
     which is logged of such a release."""
     if options.checkpoint is not None:
         return CheckpointFiles(options.checkpoint)
-    if ran:
+    if compared:
         return None
     try:
         folder = folder_of(weights)
@@ -217,7 +222,7 @@ def _files(options: AttachOptions, weights: Optional[Weights], ran: bool) -> Opt
         why = "the engine has loaded none"
     except DwsError as error:
         why = str(error)
-    _LOG.warning("dws: weights were not compared with a checkpoint, in a release that was never run: %s", why)
+    _LOG.warning("dws: weights were not compared with a checkpoint, in a release where they never were: %s", why)
     return None
 
 

@@ -27,6 +27,7 @@ class Probes:
         engine: str,
         version: str,
         ran: Sequence[str],
+        compared: Sequence[str],
         bad: Mapping[str, str],
         log: logging.Logger,
     ) -> None:
@@ -34,20 +35,22 @@ class Probes:
         engine: its name in messages.
         version: its version; everything after a "+" is ignored.
         ran: releases that were run with the plugin.
+        compared: those of them whose weights were compared with fresh engines; the attach compares the others'.
         bad: releases that are known to be bad, with what is wrong.
         log: is told of a release that is not one of `ran`.
         """
         self._name = f"{engine} {version}"
         self._release = version.split("+")[0]
         self._ran = ran
+        self._compared = compared
         self._bad = bad
         self._log = log
         self._lacking: list[str] = []
 
     @property
-    def ran(self) -> bool:
-        """Returns whether the plugin was run with this release."""
-        return self._release in self._ran
+    def compared(self) -> bool:
+        """Returns whether weights that the plugin has put into this release were compared with a fresh engine's."""
+        return self._release in self._compared
 
     def module(self, path: str, *attributes: str) -> None:
         """Looks for a module, and its attributes as `has`."""
@@ -99,7 +102,7 @@ class Probes:
             raise StateError(f"{self._name} cannot be updated in place: {self._bad[self._release]}. {use}")
         if self._lacking:
             raise StateError(f"{self._name} does not have {'; '.join(self._lacking)}, which dws relies on: {use}")
-        if self.ran or self._name in _warned:
+        if self._release in self._ran or self._name in _warned:
             return
         _warned.add(self._name)
         self._log.warning(

@@ -12,6 +12,7 @@ from dws.plugins.canonical import Parallel, experts_of
 from dws.plugins.probes import Probes
 
 # Releases that tools/real.sh has run.
+COMPARED = ("0.32.0",)
 RAN = ("0.32.0", "0.31.0", "0.30.0", "0.29.0")
 # Releases that must not be attached, with what is wrong.
 BAD: dict[str, str] = {}
@@ -55,7 +56,7 @@ def probes() -> Probes:
     """For this process's vLLM."""
     import vllm
 
-    return Probes("vLLM", str(getattr(vllm, "__version__", "of unknown version")), RAN, BAD, LOG)
+    return Probes("vLLM", str(getattr(vllm, "__version__", "of unknown version")), RAN, COMPARED, BAD, LOG)
 
 
 def probe_config(found: Probes, config: Any) -> Groups:

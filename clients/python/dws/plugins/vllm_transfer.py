@@ -168,7 +168,7 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
 
     def _attach(self, info: Init) -> AttachedRank:
         config, minimum, options = self.vllm_config, self._minimum, AttachOptions.of(info.options)
-        groups, ran = self._probe()
+        groups, compared = self._probe()
         rank = rank_of(config, groups)
         return attach_together(
             lambda: AttachedRank(
@@ -181,7 +181,7 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
                 weights_of(config),
                 commits_on_request=True,
                 processing=VllmProcessing(config),
-                ran=ran,
+                compared=compared,
             ),
             minimum,
             LOG,
@@ -212,7 +212,7 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
         )
 
     def _probe(self) -> tuple[Groups, bool]:
-        """The groups of ranks, and whether this release was run with the plugin.
+        """The groups of ranks, and whether weights in this release were compared.
 
         Raises:
           StateError: this vLLM lacks something, by name.
@@ -222,7 +222,7 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
         found.knows(worker, "worker", "model_runner.execute_model_state", "_weight_update_active")
         groups = probe_config(found, self.vllm_config)
         found.require()
-        return groups, found.ran
+        return groups, found.compared
 
 
 class _Refusal:

@@ -8,6 +8,7 @@ The first request that is served blocks of older weights by the prefix cache giv
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import sys
@@ -19,6 +20,8 @@ _CORE = "vllm.v1.engine.core"
 _MARK = "_dws_version"  # attribute of a step's output: a version, as text
 _FOLLOWS = "_dws_follows"  # attribute of an EngineCore class or instance: it was changed
 _EXTENSION = "dws.vllm.WorkerExtension"
+# What an output raises that takes no attribute: its step goes on without a version.
+_UNMARKED = (AttributeError, TypeError)
 _LOG = logging.getLogger("vllm.dws")  # vLLM shows only warnings of loggers that are not its own
 
 
@@ -37,7 +40,8 @@ def marking(call: Callable[..., Any], held: Callable[[], Optional[Grant]]) -> Ca
             return _mark(output, grant.version)
         # Asynchronous scheduling: the output is made later, of what the step has left on the device.
         get_output = output.get_output
-        output.get_output = lambda: _mark(get_output(), grant.version)
+        with contextlib.suppress(*_UNMARKED):
+            output.get_output = lambda: _mark(get_output(), grant.version)
         return output
 
     return marked
@@ -45,7 +49,8 @@ def marking(call: Callable[..., Any], held: Callable[[], Optional[Grant]]) -> Ca
 
 def _mark(output: Any, version: int) -> Any:
     if getattr(output, "req_ids", None):  # the output of an empty step is one object for all
-        setattr(output, _MARK, str(version))
+        with contextlib.suppress(*_UNMARKED):
+            setattr(output, _MARK, str(version))
     return output
 
 
@@ -66,7 +71,13 @@ def _following(step: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(step)
     def stepped(core: Any, *args: Any, **kwargs: Any) -> Any:
         if _FOLLOWS not in vars(core):
-            setattr(core, _FOLLOWS, _Follower(core))
+            setattr(core, _FOLLOWS, None)
+            # Every vLLM calls this, also one that uses nothing of DWS.
+            if core.vllm_config.parallel_config.worker_extension_cls == _EXTENSION:
+                try:
+                    setattr(core, _FOLLOWS, _Follower(core))
+                except Exception as error:  # pylint: disable=broad-except
+                    _LOG.warning("dws: this vLLM is not told the versions of WorkerExtension: %r", error)
         return step(core, *args, **kwargs)
 
     return stepped

@@ -17,7 +17,7 @@ from typing import Any, Iterator, Optional
 # vLLM makes the class below, and has loaded this already.
 from vllm.distributed.weight_transfer.base import TrainerInitInfo, TrainerWeightTransferEngine
 
-from dws.errors import LayoutError, StateError, VersionError
+from dws.errors import LayoutError, StateError
 from dws.layout import TensorSpec
 from dws.plugins.fingerprint import fingerprint_of
 from dws.plugins.requested import UPDATE_SECONDS
@@ -136,7 +136,10 @@ class DwsTrainerWeightTransferEngine(
         if version is None:
             known = compares and self._is_published()
             version = shared.version if known else self._last_version() + 1
-        if version != self._last_version():
+        publishes = version != self._last_version()
+        if self.source is not None:
+            version, publishes = _of_rank_0((version, publishes))
+        if publishes:
             self._publish(version)
             shared.version, shared.content = version, self._content() if compares else None
         if not self.is_sender:
@@ -160,14 +163,27 @@ class DwsTrainerWeightTransferEngine(
         if self.source is None:
             self._trainer().publish(version, self._info.timeout)
         elif self._info.trainer is None:
-            if version < self._shared.version:
-                raise VersionError(f"version {version} is not above {self._shared.version}")
             for _ in _tensors(self.source):
                 pass  # takes part in the gathering
         else:
-            with self._trainer().version(version, self._info.timeout) as opened:
-                for name, tensor in _tensors(self.source):
-                    opened.put(name, tensor.detach().contiguous())
+            tensors = _tensors(self.source)
+            try:
+                self._put(version, tensors)
+            except BaseException:
+                for _ in tensors:
+                    pass  # the other ranks gather all of them
+                raise
+
+    def _put(self, version: int, tensors: Iterator[tuple[str, Any]]) -> None:
+        lacking = {spec.name: None for spec in self._shared.specs or ()}
+        with self._trainer().version(version, self._info.timeout) as opened:
+            for name, tensor in tensors:
+                opened.put(name, tensor.detach().contiguous())
+                lacking.pop(name, None)
+            if lacking:  # the version would have their older weights
+                raise StateError(
+                    f"the source did not yield {len(lacking)} of the tensors that it describes: {', '.join(list(lacking)[:3])}"
+                )
 
     def _is_published(self) -> bool:
         """Returns whether the weights are known to be those of the trainer's last version."""
@@ -215,6 +231,16 @@ def _ranks() -> int:
     """How many ranks gather from a source."""
     distributed: Any = importlib.import_module("torch.distributed")
     return int(distributed.get_world_size()) if distributed.is_initialized() else 1
+
+
+def _of_rank_0(what: Any) -> Any:
+    """Rank 0's `what`, on all ranks that gather from a source: they gather together, or not at all."""
+    if _ranks() == 1:
+        return what
+    distributed: Any = importlib.import_module("torch.distributed")
+    said = [what]
+    distributed.broadcast_object_list(said, src=0)
+    return said[0]
 
 
 def _bits(memory: Any) -> Any:
