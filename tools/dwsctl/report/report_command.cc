@@ -53,11 +53,13 @@ void AddAnswers(const ReportFlags& flags, const DaemonTarget& target, Report& re
 // Its files for TLS, those of `tls` first.
 HttpCaller::Options CallerOptions(const TlsFlags& tls, const DaemonSettings& settings) {
   const bool own = !tls.ca.empty();
-  return {.ca_file = own ? tls.ca : settings.ValueOf("tls-ca"),
-          .cert_file = own ? tls.cert : settings.ValueOf("tls-cert"),
-          .key_file = own ? tls.key : settings.ValueOf("tls-key"),
-          .server_name = tls.server_name,
-          .answer_bytes_max = kPartBytesMax};
+  return {
+      .ca_file = own ? tls.ca : settings.ValueOf("tls-ca"),
+      .cert_file = own ? tls.cert : settings.ValueOf("tls-cert"),
+      .key_file = own ? tls.key : settings.ValueOf("tls-key"),
+      // The same variable names a receiver's senders to it.
+      .server_name = tls.server_name == settings.ValueOf("tls-server-name") ? "" : tls.server_name,
+      .answer_bytes_max = kPartBytesMax};
 }
 
 // /metrics at the address that the daemon was given as --http, as one of its job: with the
