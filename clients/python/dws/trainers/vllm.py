@@ -138,7 +138,7 @@ class DwsTrainerWeightTransferEngine(
             version = shared.version if known else self._last_version() + 1
         publishes = version != self._last_version()
         if self.source is not None:
-            version, publishes = _of_rank_0((version, publishes))
+            version, publishes = _of_rank_0(version, publishes)
         if publishes:
             self._publish(version)
             shared.version, shared.content = version, self._content() if compares else None
@@ -233,13 +233,12 @@ def _ranks() -> int:
     return int(distributed.get_world_size()) if distributed.is_initialized() else 1
 
 
-def _of_rank_0(what: Any) -> Any:
-    """Rank 0's `what`, on all ranks that gather from a source: they gather together, or not at all."""
-    if _ranks() == 1:
-        return what
-    distributed: Any = importlib.import_module("torch.distributed")
-    said = [what]
-    distributed.broadcast_object_list(said, src=0)
+def _of_rank_0(version: int, publishes: bool) -> tuple[int, bool]:
+    """Rank 0's version and whether it publishes, on all ranks that gather from a source: they gather together, or not at all."""
+    said = [(version, publishes)]
+    if _ranks() > 1:
+        distributed: Any = importlib.import_module("torch.distributed")
+        distributed.broadcast_object_list(said, src=0)
     return said[0]
 
 
