@@ -59,7 +59,7 @@ class VersionTeller:
                 _LOG.warning(
                     "dws: version %d follows %d, and SGLang keeps its cache of prefixes, which new requests are served "
                     "from. Give requests the version as cache_salt, flush the cache after a version (POST "
-                    "/flush_cache), or turn it off (--disable-radix-cache); this is said once",
+                    "/flush_cache), or turn it off (--disable-radix-cache); this warning comes once",
                     version,
                     self._version,
                 )

@@ -118,7 +118,7 @@ class _Follower:
                 _LOG.warning(
                     "dws: request %s of version %s begins with %d tokens that the prefix cache has, some maybe of older "
                     "weights. Give requests the version as cache_salt, reset the cache after a version "
-                    "(reset_prefix_cache), or turn it off (--no-enable-prefix-caching); this is said once",
+                    "(reset_prefix_cache), or turn it off (--no-enable-prefix-caching); this warning comes once",
                     new.req_id,
                     self._version,
                     new.num_computed_tokens,
