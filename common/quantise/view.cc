@@ -165,6 +165,7 @@ Result<ViewLayout> ViewLayout::Create(std::string_view name, const RankLayout& t
   std::sort(shards.begin(), shards.end(),
             [](const Shard& a, const Shard& b) { return a.tensor.name < b.tensor.name; });
   ViewLayout result;
+  result.recipe_ = recipe;
   DWS_ASSIGN_OR_RETURN(result.layout_, RankLayout::Create(std::move(shards), std::string(name)));
   for (uint32_t s = 0; s < trainer.slice_count(); ++s) {
     const RankLayout::SliceEntry& entry = trainer.slice(RankSlice(s));
@@ -215,9 +216,13 @@ Status ViewLayout::FindMatrices(const View& view, const RankLayout& trainer) {
   std::map<std::pair<size_t, std::vector<std::pair<uint64_t, uint64_t>>>, size_t> numbers;
   const auto number_of = [&](size_t shard, const std::vector<DimRange>& stack) {
     std::vector<std::pair<uint64_t, uint64_t>> ranges;
-    for (const DimRange& range : stack) ranges.emplace_back(range.begin, range.end);
+    uint64_t count = 1;
+    for (const DimRange& range : stack) {
+      ranges.emplace_back(range.begin, range.end);
+      count *= range.size();
+    }
     const auto [found, added] = numbers.try_emplace({set[shard], ranges}, matrices_.size());
-    if (added) matrices_.emplace_back();
+    if (added) matrices_.push_back({.count = count, .slices = {}, .scales = {}});
     return found->second;
   };
   for (size_t s = 0; s < slices_.size(); ++s) {

@@ -56,6 +56,7 @@ class ViewLayout {
   // Slices whose matrices share their scales, the first with the first: all parts of the same
   // matrices, and of those that share their scales.
   struct Matrices {
+    uint64_t count = 0;          // of matrices in each stack
     std::vector<size_t> slices;  // in slices()
     std::vector<RankSlice> scales;
   };
@@ -70,6 +71,7 @@ class ViewLayout {
   // scale; FindShared.
   static Result<ViewLayout> Create(std::string_view name, const RankLayout& trainer);
 
+  const Recipe& recipe() const { return recipe_; }
   const RankLayout& layout() const { return layout_; }
   const std::vector<Slice>& slices() const { return slices_; }  // by `from`, ascending
   const std::vector<Constant>& constants() const { return constants_; }
@@ -80,6 +82,7 @@ class ViewLayout {
   Status FindConstants(const View& view, const RankLayout& trainer);
   Status FindMatrices(const View& view, const RankLayout& trainer);
 
+  Recipe recipe_;
   RankLayout layout_;
   std::vector<Slice> slices_;
   std::vector<Constant> constants_;

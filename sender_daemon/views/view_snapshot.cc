@@ -230,9 +230,8 @@ std::vector<bool> ViewSnapshot::MoveMatrices(const CapturedVersion* trainer, Thr
                                          trainer_->snapshot->SliceBytes(slice.from));
   });
   for (size_t m = 0; m < moved.size(); ++m) {
-    std::vector<uint16_t> amax;
+    std::vector<uint16_t> amax(view_.matrices()[m].count);
     for (const size_t s : view_.matrices()[m].slices) {
-      amax.resize(part_amax_[s].size());
       for (size_t i = 0; i < amax.size(); ++i) amax[i] = std::max(amax[i], part_amax_[s][i]);
     }
     moved[m] = !state_->snapshot->version().has_value() || amax != matrix_amax_[m];
@@ -247,11 +246,9 @@ std::span<const uint16_t> ViewSnapshot::MatrixAmax(const quantise::ViewLayout::S
 }
 
 void ViewSnapshot::CaptureMatrixScales(size_t matrices, Source& source, Capture& capture) {
-  const quantise::ViewLayout::Matrices& which = view_.matrices()[matrices];
-  const quantise::Recipe& recipe = view_.slices()[which.slices.front()].grid->recipe();
-  for (const RankSlice scales : which.scales) {
+  for (const RankSlice scales : view_.matrices()[matrices].scales) {
     const MutableByteSpan bytes = source.Room(false, view_.layout().slice(scales).size_bytes());
-    quantise::WriteTensorScales(recipe, matrix_amax_[matrices], bytes);
+    quantise::WriteTensorScales(view_.recipe(), matrix_amax_[matrices], bytes);
     CaptureWhole(scales, bytes, source, capture);
   }
 }

@@ -70,8 +70,15 @@ Result<ViewEstimate> MeasureView(const quantise::ViewLayout& view, const TensorP
     if (!slice.grid.has_value()) continue;
     ++estimate.quantised;
     estimate.codes += slice.grid->shape().elements();
+    if (!slice.scales.has_value()) continue;
     estimate.scales += slice.grid->tile_count();
     estimate.changed_scales += sizes.changes[slice.scales->value()].nnz;
+  }
+  for (const quantise::ViewLayout::Matrices& matrices : view.matrices()) {
+    for (const RankSlice scales : matrices.scales) {
+      estimate.matrix_scales += layout.slice(scales).elements;
+      estimate.changed_matrix_scales += sizes.changes[scales.value()].nnz;
+    }
   }
   return estimate;
 }
@@ -92,12 +99,6 @@ Result<Estimate> EstimateSync(const Checkpoint& a, const Checkpoint& b,
   for (const std::string& name : options.views) {
     auto view = quantise::ViewLayout::Create(name, layout);
     if (!view.ok()) return InvalidArgumentError("view '{}': {}", name, Message(view.status()));
-    if (!view->matrices().empty()) {
-      estimate.skipped_views.push_back(
-          {.name = name,
-           .why = "its scale of the whole matrix needs a pass that estimates do not make"});
-      continue;
-    }
     views.push_back(*std::move(view));
   }
   const Walk walk{.layout = layout, .pool = pool, .progress = progress};

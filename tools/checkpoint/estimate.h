@@ -46,14 +46,10 @@ struct ViewEstimate {
   uint64_t wan_bytes = 0;  // as in Estimate, but that codes and scales are coded as in `fast_bytes`
   uint64_t codes = 0;
   uint64_t changed_codes = 0;
-  uint64_t scales = 0;
+  uint64_t scales = 0;  // of tiles
   uint64_t changed_scales = 0;
-};
-
-// A view that engines can follow and of which no estimate is made.
-struct SkippedView {
-  std::string name;
-  std::string why;
+  uint64_t matrix_scales = 0;  // of whole matrices
+  uint64_t changed_matrix_scales = 0;
 };
 
 // The result. All fields except `mismatches` count only tensors that both checkpoints have.
@@ -73,8 +69,7 @@ struct Estimate {
   StepCounts steps = {};
   std::array<DensityBin, kDensityEnds.size() + 1> densities = {};
   std::vector<TensorMismatch> mismatches;
-  std::vector<ViewEstimate> views;  // as asked for, without those skipped
-  std::vector<SkippedView> skipped_views;
+  std::vector<ViewEstimate> views;  // as asked for
 };
 
 struct EstimateOptions {

@@ -37,9 +37,34 @@ TestModel Model() {
   model["big.weight"] = RandomWeights({3, 200, 3072}, 1);
   model["empty.weight"] = RandomWeights({0, 64}, 1);
   model["gate.weight"] = RandomWeights({8, 100}, 2);
+  model["k.weight"] = RandomWeights({64, 256}, 5);
   model["norm.weight"] = RandomWeights({640}, 3);
+  model["q.weight"] = RandomWeights({128, 256}, 6);
   model["stack.weight"] = RandomWeights({2, 2, 70, 256}, 4);
   return model;
+}
+
+// The amax of each matrix of a tensor and of those that share its scale; empty if the recipe has no
+// scale of matrices.
+std::vector<uint16_t> SharedAmax(const TestModel& model, const quantise::View& view,
+                                 const std::string& name) {
+  if (!view.recipe.has_tensor_scale) return {};
+  std::vector<std::string> names = {name};
+  for (const quantise::SharedParts& parts : view.shares) {
+    if (std::ranges::none_of(parts, [&](const auto& part) { return name == part + ".weight"; })) {
+      continue;
+    }
+    for (const std::string& part : parts) names.push_back(part + ".weight");
+  }
+  std::vector<uint16_t> result;
+  for (const std::string& each : names) {
+    const TestTensor& tensor = model.at(each);
+    const auto grid = quantise::TileGrid::Create(view.recipe, tensor.shape);
+    const auto amax = quantise::MatrixAmax(ActiveInstructionSet(), *grid, tensor.bytes);
+    result.resize(amax.size());
+    for (size_t i = 0; i < amax.size(); ++i) result[i] = std::max(result[i], amax[i]);
+  }
+  return result;
 }
 
 // The tensors that a recipe makes of each matrix of the model, made of whole tensors.
@@ -55,21 +80,24 @@ TestModel Quantised(const TestModel& model, const quantise::View& view) {
     const auto grid = quantise::TileGrid::Create(view.recipe, tensor.shape);
     const auto derived = quantise::DeriveTensors(view.recipe, spec);
     REQUIRE((grid.ok() && derived.ok()));
-    std::vector<std::byte> codes(grid->codes_bytes());
-    std::vector<std::byte> scales(grid->scales_bytes());
+    std::map<Role, std::vector<std::byte>> bytes;
+    bytes[Role::kCodes].resize(grid->codes_bytes());
+    bytes[Role::kScales].resize(grid->scales_bytes());
     const std::vector<quantise::TileRun> all = {grid->All()};
-    quantise::Quantise(ActiveInstructionSet(), *grid, tensor.bytes, {}, all,
-                       {.codes = codes, .scales = scales});
-    std::vector<std::byte> shapes(grid->shape().matrices * 8);
-    quantise::WriteShapes(grid->shape(), shapes);
+    const std::vector<uint16_t> amax = SharedAmax(model, view, name);
+    quantise::Quantise(ActiveInstructionSet(), *grid, tensor.bytes, amax, all,
+                       {.codes = bytes[Role::kCodes], .scales = bytes[Role::kScales]});
+    bytes[Role::kShape].resize(grid->shape().matrices * 8);
+    quantise::WriteShapes(grid->shape(), bytes[Role::kShape]);
     for (size_t i = 0; i < derived->size(); ++i) {
       const TensorSpec& made = (*derived)[i];
       const Role role = view.recipe.outputs()[i].role;
-      result[made.name] = {.dtype = safetensors::FileDTypeOf(made.dtype),
-                           .shape = made.shape,
-                           .bytes = role == Role::kCodes    ? codes
-                                    : role == Role::kScales ? scales
-                                                            : shapes};
+      if (role == Role::kTensorScale) {
+        bytes[role].resize(amax.size() * ElementBytes(made.dtype));
+        quantise::WriteTensorScales(view.recipe, amax, bytes[role]);
+      }
+      result[made.name] = {
+          .dtype = safetensors::FileDTypeOf(made.dtype), .shape = made.shape, .bytes = bytes[role]};
     }
   }
   return result;
@@ -122,7 +150,9 @@ TEST_CASE("a view is estimated as the checkpoints that its recipe makes", "[chec
   const std::string name =
       GENERATE("fp8-block128/deepseek,except=gate.*", "fp8-block64/deepseek-ue8m0,except=gate.*",
                "fp8-channel/compressed-tensors,except=gate.*", "mxfp8/floor,except=gate.*",
-               "int4-g32/amax7,except=gate.*", "int4-g128/amax7.5,except=gate.*");
+               "int4-g32/amax7,except=gate.*", "int4-g128/amax7.5,except=gate.*",
+               "nvfp4/modelopt,except=gate.*", "nvfp4/compressed-tensors,except=gate.*,share=q+k",
+               "fp8-tensor/vllm,except=gate.*,share=q+k");
   CAPTURE(name);
   Pair pair(Model());
   const auto estimate = pair.Of(pair.scene.A(), pair.scene.B(), {name});
@@ -142,23 +172,28 @@ TEST_CASE("a view is estimated as the checkpoints that its recipe makes", "[chec
   CHECK(of.full_bytes == made->full_bytes);
   CHECK(AsLarge(of.fast_bytes, made->fast_bytes));
   CHECK(AsLarge(of.wan_bytes, of.fast_bytes));  // codes are coded alike
-  CHECK(of.quantised == 2);
+  CHECK(of.quantised == 4);
 
   uint64_t codes = 0;
   uint64_t changed_codes = 0;
-  uint64_t changed_scales = 0;
-  const quantise::OutputKind& scales = *view->recipe.Find(Role::kScales);
+  std::map<Role, uint64_t> changed;
   const uint64_t bits = view->recipe.codes() == quantise::Codes::kE4m3 ? 8 : 4;
-  for (const std::string tensor : {"big.weight", "stack.weight"}) {
+  for (const std::string tensor : {"big.weight", "k.weight", "q.weight", "stack.weight"}) {
     const std::string code = NameOf(*view->recipe.Find(Role::kCodes), tensor);
-    const std::string scale = NameOf(scales, tensor);
     codes += a.at(code).bytes.size() * 8 / bits;
     changed_codes += DifferingElements(a.at(code), b.at(code), bits);
-    changed_scales += DifferingElements(a.at(scale), b.at(scale), ElementBytes(scales.dtype) * 8);
+    for (const Role role : {Role::kScales, Role::kTensorScale}) {
+      const quantise::OutputKind* const scales = view->recipe.Find(role);
+      if (scales == nullptr) continue;
+      const std::string scale = NameOf(*scales, tensor);
+      changed[role] += DifferingElements(a.at(scale), b.at(scale), ElementBytes(scales->dtype) * 8);
+    }
   }
   CHECK(of.codes == codes);
   CHECK(of.changed_codes == changed_codes);
-  CHECK(of.changed_scales == changed_scales);
+  CHECK(of.changed_scales == changed[Role::kScales]);
+  CHECK(of.changed_matrix_scales == changed[Role::kTensorScale]);
+  CHECK(of.matrix_scales == (view->recipe.has_tensor_scale ? 3 + 1 + 1 + 4 : 0));
   CHECK(changed_codes > 0);
 }
 
@@ -170,27 +205,13 @@ TEST_CASE("several views are estimated in the order in which they are asked for"
   REQUIRE(estimate.ok());
   REQUIRE(estimate->views.size() == 3);
   for (size_t i = 0; i < names.size(); ++i) CHECK(estimate->views[i].name == names[i]);
-  CHECK(estimate->views[1].quantised == 3);
+  CHECK(estimate->views[1].quantised == 5);
   // If nothing is quantised, the view equals the trainer's tensors.
   CHECK(estimate->views[2].quantised == 0);
   CHECK(estimate->views[2].codes == 0);
   CHECK(AsLarge(estimate->views[2].fast_bytes, estimate->fast_bytes));
   CHECK(AsLarge(estimate->views[2].wan_bytes, estimate->wan_bytes));
   CHECK(estimate->views[2].full_bytes == estimate->full_bytes);
-}
-
-TEST_CASE("a view with scales of whole matrices is skipped and the others are estimated",
-          "[checkpoint]") {
-  Pair pair(Model());
-  const std::string skipped =
-      GENERATE("nvfp4/modelopt,except=gate*", "fp8-tensor/compressed-tensors");
-  const auto estimate = pair.Of(pair.scene.A(), pair.scene.B(), {skipped, "fp8-channel/vllm"});
-  REQUIRE(estimate.ok());
-  REQUIRE(estimate->views.size() == 1);
-  CHECK(estimate->views[0].name == "fp8-channel/vllm");
-  REQUIRE(estimate->skipped_views.size() == 1);
-  CHECK(estimate->skipped_views[0].name == skipped);
-  CHECK_THAT(estimate->skipped_views[0].why, Catch::Contains("scale of the whole matrix"));
 }
 
 TEST_CASE("a view that cannot be is refused by name before anything is encoded", "[checkpoint]") {

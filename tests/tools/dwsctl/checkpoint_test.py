@@ -141,15 +141,14 @@ class CheckpointTest(unittest.TestCase):
         self.assertLess(block["fast_bytes"], estimate["fast_bytes"])
         self.assertIn("\n  int4-g128/amax7,except=...", self.run_ok("estimate", *arguments))
 
-    def test_views_with_scales_of_whole_matrices_are_skipped_by_name(self) -> None:
-        skipped, estimated = "nvfp4/modelopt", "fp8-channel/vllm"
-        arguments = [f"--view={skipped}", f"--view={estimated}", self.path("v1"), self.path("v2")]
-        estimate = json.loads(self.run_ok("estimate", "--json", "--no-slime", *arguments))
-        self.assertEqual([of["name"] for of in estimate["views"]], [estimated])
-        self.assertEqual([of["name"] for of in estimate["skipped_views"]], [skipped])
+    def test_an_estimate_says_which_scales_of_whole_matrices_move(self) -> None:
+        arguments = ["--view=nvfp4/modelopt", "--no-slime", self.path("v1"), self.path("v2")]
+        (view,) = json.loads(self.run_ok("estimate", "--json", *arguments))["views"]
+        self.assertEqual((view["codes"], view["scales"]), (4 * 256 * 1024, 4 * 256 * 1024 // 16))
+        self.assertEqual(view["matrix_scales"], 4)
+        moved = view["changed_matrix_scales"]
         self.assertIn(
-            f"view {skipped} is not estimated: its scale of the whole matrix",
-            self.run_ok("estimate", "--no-slime", *arguments),
+            f"  nvfp4/modelopt: {moved} of 4 scales of matrices moved", self.run_ok("estimate", *arguments)
         )
 
     def test_a_view_that_cannot_be_is_refused_with_the_reason(self) -> None:

@@ -59,9 +59,46 @@ ViewSource::ViewSource(const quantise::ViewLayout& view,
     origins_[slice.scales->value()] = {.from = &slice, .is_scales = true};
   }
   for (const quantise::ViewLayout::Constant& constant : view.constants()) {
-    std::vector<std::byte>& bytes = origins_[constant.slice.value()].shapes;
-    bytes.resize(view.layout().slice(constant.slice).size_bytes());
+    std::vector<std::byte> bytes(view.layout().slice(constant.slice).size_bytes());
     if (!bytes.empty()) quantise::WriteShapes(constant.shape, bytes);
+    origins_[constant.slice.value()].made = {.before = bytes, .after = bytes};
+  }
+  FindAmax();
+}
+
+// The matrices that share a scale have the largest amax of all of them.
+void ViewSource::FindAmax() {
+  const auto& shared = view_.matrices();
+  std::vector<const quantise::ViewLayout::Slice*> slices;
+  for (const quantise::ViewLayout::Slice& slice : view_.slices()) {
+    if (slice.matrices.has_value()) slices.push_back(&slice);
+  }
+  std::vector<Amax> of(slices.size());
+  pool_.ParallelFor(slices.size() * 2, [&](size_t index, size_t /*worker*/) {
+    const quantise::ViewLayout::Slice& slice = *slices[index / 2];
+    const bool after = index % 2 == 1;
+    (after ? of[index / 2].after : of[index / 2].before) = quantise::MatrixAmax(
+        ActiveInstructionSet(), *slice.grid, (after ? after_ : before_)[slice.from.value()]->bytes);
+  });
+  for (const quantise::ViewLayout::Matrices& matrices : shared) {
+    amax_.push_back({.before = std::vector<uint16_t>(matrices.count),
+                     .after = std::vector<uint16_t>(matrices.count)});
+  }
+  const auto raise = [](std::vector<uint16_t>& to, const std::vector<uint16_t>& from) {
+    for (size_t i = 0; i < to.size(); ++i) to[i] = std::max(to[i], from[i]);
+  };
+  for (size_t i = 0; i < slices.size(); ++i) {
+    raise(amax_[*slices[i]->matrices].before, of[i].before);
+    raise(amax_[*slices[i]->matrices].after, of[i].after);
+  }
+  for (size_t m = 0; m < shared.size(); ++m) {
+    for (const RankSlice scales : shared[m].scales) {
+      Bytes& made = origins_[scales.value()].made;
+      made.before.resize(view_.layout().slice(scales).size_bytes());
+      made.after.resize(made.before.size());
+      quantise::WriteTensorScales(view_.recipe(), amax_[m].before, made.before);
+      quantise::WriteTensorScales(view_.recipe(), amax_[m].after, made.after);
+    }
   }
 }
 
@@ -93,19 +130,21 @@ void ViewSource::AddBand(RankSlice slice, uint32_t first_block, uint32_t last_bl
                                          BlockElements(entry.elements, last_block) - 1));
   Band& band = bands_[slice];
   band.first_byte = CodesBytes(grid, begin * columns);
-  Bytes& scales = scales_[*from.scales];
   for (std::vector<std::byte>* codes : {&band.codes.before, &band.codes.after}) {
     codes->resize(CodesBytes(grid, (end - begin) * columns));
   }
-  for (std::vector<std::byte>* whole : {&scales.before, &scales.after}) {
-    whole->resize(grid.scales_bytes());
+  Bytes* scales = nullptr;
+  if (from.scales.has_value()) {
+    scales = &scales_[*from.scales];
+    scales->before.resize(grid.scales_bytes());
+    scales->after.resize(grid.scales_bytes());
   }
   const uint64_t rows_at_once =
       std::max<uint64_t>(1, kElementsAtOnce / (tile_rows * columns)) * tile_rows;
   for (uint64_t row = begin; row < end;) {
     const uint64_t stop = std::min({row + rows_at_once, (row / rows + 1) * rows, end});
     pieces.push_back(
-        {.slice = &from, .first_row = row, .rows = stop - row, .band = &band, .scales = &scales});
+        {.slice = &from, .first_row = row, .rows = stop - row, .band = &band, .scales = scales});
     row = stop;
   }
 }
@@ -137,21 +176,29 @@ void ViewSource::QuantisePiece(const Piece& piece, bool after) {
   DWS_CHECK(grid.ok());  // the whole tensor's columns fit
   const ByteSpan elements = (after ? after_ : before_)[piece.slice->from.value()]->bytes;
   Bytes& codes = piece.band->codes;
-  Bytes& scales = *piece.scales;
   const uint64_t tile_row =
       piece.first_row / rows * down + piece.first_row % rows / whole.tile_rows();
-  const uint64_t scale_bytes = whole.scales_bytes() / whole.tile_count();
+  MutableByteSpan scales;
+  if (piece.scales != nullptr) {
+    const uint64_t scale_bytes = whole.scales_bytes() / whole.tile_count();
+    scales = MutableByteSpan(after ? piece.scales->after : piece.scales->before)
+                 .subspan(tile_row * across * scale_bytes, grid->scales_bytes());
+  }
+  std::span<const uint16_t> amax;  // of this matrix
+  if (piece.slice->matrices.has_value()) {
+    const Amax& of = amax_[*piece.slice->matrices];
+    amax = std::span(after ? of.after : of.before).subspan(piece.first_row / rows, 1);
+  }
   const std::vector<quantise::TileRun> all = {grid->All()};
   quantise::Quantise(
       ActiveInstructionSet(), *grid,
       elements.subspan(piece.first_row * columns * kElementBytes,
                        piece.rows * columns * kElementBytes),
-      {}, all,
+      amax, all,
       {.codes = MutableByteSpan(after ? codes.after : codes.before)
                     .subspan(CodesBytes(whole, piece.first_row * columns) - piece.band->first_byte,
                              grid->codes_bytes()),
-       .scales = MutableByteSpan(after ? scales.after : scales.before)
-                     .subspan(tile_row * across * scale_bytes, grid->scales_bytes())});
+       .scales = scales});
 }
 
 Result<BlockStates> ViewSource::Read(RankSlice slice, uint32_t block, size_t /*worker*/) {
@@ -161,7 +208,7 @@ Result<BlockStates> ViewSource::Read(RankSlice slice, uint32_t block, size_t /*w
     return BlockStates{.before = BlockOf(entry, block, before),
                        .after = BlockOf(entry, block, after)};
   };
-  if (origin.from == nullptr) return of(origin.shapes, origin.shapes);
+  if (origin.from == nullptr) return of(origin.made.before, origin.made.after);
   if (!origin.from->grid.has_value()) {
     const size_t from = origin.from->from.value();
     return of(before_[from]->bytes, after_[from]->bytes);

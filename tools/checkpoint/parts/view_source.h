@@ -1,5 +1,5 @@
 // Two checkpoints as a view of them has them (common/quantise/view.h): quantised while they are
-// read.
+// read. If the view's recipe has one scale a matrix, all matrices are read once before.
 #pragma once
 
 #include <cstdint>
@@ -32,14 +32,19 @@ class ViewSource final : public BlockSource {
 
  private:
   // What a slice of the view is made of.
-  struct Origin {
-    const quantise::ViewLayout::Slice* from = nullptr;  // null: its bytes are `shapes`
-    bool is_scales = false;
-    std::vector<std::byte> shapes;
-  };
   struct Bytes {
     std::vector<std::byte> before;
     std::vector<std::byte> after;
+  };
+  struct Origin {
+    const quantise::ViewLayout::Slice* from = nullptr;  // null: its bytes are `made`
+    bool is_scales = false;
+    Bytes made;  // shapes, or scales of matrices
+  };
+  // Of each matrix of a stack.
+  struct Amax {
+    std::vector<uint16_t> before;
+    std::vector<uint16_t> after;
   };
   // The rows of tiles that some blocks of codes lie in.
   struct Band {
@@ -52,9 +57,10 @@ class ViewSource final : public BlockSource {
     uint64_t first_row = 0;  // of all matrices
     uint64_t rows = 0;
     Band* band = nullptr;
-    Bytes* scales = nullptr;
+    Bytes* scales = nullptr;  // of tiles; null: the recipe has none
   };
 
+  void FindAmax();
   void AddBand(RankSlice slice, uint32_t first_block, uint32_t last_block,
                std::vector<Piece>& pieces);
   void QuantisePiece(const Piece& piece, bool after);
@@ -64,6 +70,7 @@ class ViewSource final : public BlockSource {
   const std::vector<const CheckpointTensor*> after_;
   ThreadPool& pool_;
   std::vector<Origin> origins_;        // by the view's rank slice
+  std::vector<Amax> amax_;             // by view_.matrices()
   std::map<RankSlice, Band> bands_;    // by slice of codes: those of the window
   std::map<RankSlice, Bytes> scales_;  // by slice of scales: whole ones
   std::vector<uint32_t>

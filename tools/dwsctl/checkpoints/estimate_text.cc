@@ -95,13 +95,15 @@ std::string GroupsTable(const EstimateView& view) {
   return text;
 }
 
-std::string SkippedViews(const Estimate& estimate) {
+std::string MatrixScales(const Estimate& estimate) {
   std::string text;
-  for (const checkpoint::SkippedView& view : estimate.skipped_views) {
-    text += fmt::format("  view {} is not estimated: {}\n", Printable(view.name, kViewColumns),
-                        view.why);
+  for (const checkpoint::ViewEstimate& of : estimate.views) {
+    if (of.matrix_scales == 0) continue;
+    text +=
+        fmt::format("  {}: {} of {} scales of matrices moved\n", Printable(of.name, kViewColumns),
+                    FormatCount(of.changed_matrix_scales), FormatCount(of.matrix_scales));
   }
-  return text.empty() ? "" : text + "\n";
+  return text;
 }
 
 std::string ViewsTable(const Estimate& estimate) {
@@ -122,6 +124,7 @@ std::string ViewsTable(const Estimate& estimate) {
                       {.title = "codes"},
                       {.title = "scales"}},
                      rows, 2) +
+         MatrixScales(estimate) +
          "  codes that changed, scales that moved; docs/views.md has the views\n\n";
 }
 
@@ -248,7 +251,9 @@ nlohmann::json ViewsJson(const Estimate& estimate) {
                      {"codes", of.codes},
                      {"changed_codes", of.changed_codes},
                      {"scales", of.scales},
-                     {"changed_scales", of.changed_scales}});
+                     {"changed_scales", of.changed_scales},
+                     {"matrix_scales", of.matrix_scales},
+                     {"changed_matrix_scales", of.changed_matrix_scales}});
     if (estimate.fast_bytes > 0) {
       views.back()["ratio"] =
           static_cast<double>(of.fast_bytes) / static_cast<double>(estimate.fast_bytes);
@@ -267,9 +272,8 @@ std::string FormatEstimate(const EstimateView& view) {
                      FormatShare(estimate.changed, estimate.elements),
                      FormatBytes(estimate.full_bytes)) +
          SizesTable(estimate) + "\n" + TimesTable(view) + "\n" + ViewsTable(estimate) +
-         SkippedViews(estimate) + GroupsTable(view) + "\n" + StepsTable(estimate) + "\n" +
-         DensitiesTable(estimate) + Mismatches(estimate) + "\n" + Verdicts(view) + "\n" +
-         OnOneHost(estimate);
+         GroupsTable(view) + "\n" + StepsTable(estimate) + "\n" + DensitiesTable(estimate) +
+         Mismatches(estimate) + "\n" + Verdicts(view) + "\n" + OnOneHost(estimate);
 }
 
 std::string FormatEstimateJson(const EstimateView& view) {
@@ -294,9 +298,6 @@ std::string FormatEstimateJson(const EstimateView& view) {
                          {"mismatches", nlohmann::json::array()}};
   if (estimate.slime_bytes.has_value()) json["slime_bytes"] = *estimate.slime_bytes;
   if (!estimate.views.empty()) json["views"] = ViewsJson(estimate);
-  for (const checkpoint::SkippedView& skipped : estimate.skipped_views) {
-    json["skipped_views"].push_back({{"name", skipped.name}, {"why", skipped.why}});
-  }
   for (const GroupEstimate& group : estimate.groups) {
     json["groups"].push_back({{"name", group.name},
                               {"tensors", group.tensors},
