@@ -61,6 +61,14 @@ class VllmVersionsTest(VllmCase):
         self.core.vllm_config.parallel_config.worker_extension_cls = ""
         self.assertEqual(self.core.get_weight_version(), "default")
 
+    def test_a_class_made_of_the_extension_is_known_by_its_first_step(self) -> None:
+        self.core.vllm_config.parallel_config.worker_extension_cls = "engines.Extension"
+        self.commit(7)
+        self.assertEqual(self.core.get_weight_version(), "default")
+        self.assertEqual(self.step(), "7")
+        self.next_version(8)
+        self.assertEqual(self.core.get_weight_version(), "8")
+
     def test_an_output_that_is_made_later_has_the_version_of_its_step(self) -> None:
         made = types.SimpleNamespace(req_ids=["request"])
         later = types.SimpleNamespace(get_output=lambda: made)

@@ -1,8 +1,10 @@
-"""vLLM is told the version that each step was computed with, if dws.vllm.WorkerExtension updates its weights.
+"""vLLM is told the version that each step was computed with, if dws.vllm.WorkerExtension, or a class made of it, updates its
+weights.
 
 Workers and vLLM's EngineCore are processes of their own. A worker marks the output of each step with the version; in
 the process of the EngineCore the mark becomes vLLM's own weight version before vLLM reads the output. So /weight_info
-has it, and since vLLM 0.33 the results of requests (weight_versions). While nothing is computed, workers are asked.
+has it, and since vLLM 0.33 the results of requests (weight_versions). While nothing is computed, workers are asked. A class
+made of WorkerExtension is known by the first mark, because importing it here could do what is meant for workers.
 The first request that is served blocks of older weights by the prefix cache gives a warning.
 """
 
@@ -73,7 +75,7 @@ def _following(step: Callable[..., Any]) -> Callable[..., Any]:
         if _FOLLOWS not in vars(core):
             setattr(core, _FOLLOWS, None)
             # Every vLLM calls this, also one that uses nothing of DWS.
-            if core.vllm_config.parallel_config.worker_extension_cls == _EXTENSION:
+            if core.vllm_config.parallel_config.worker_extension_cls:
                 try:
                     setattr(core, _FOLLOWS, _Follower(core))
                 except Exception as error:  # pylint: disable=broad-except
@@ -90,7 +92,7 @@ class _Follower:
         self._core = core
         self._update = core.scheduler.update_from_output
         self._reset = core.scheduler.reset_prefix_cache
-        self._version: Optional[str] = None
+        self.version: Optional[str] = None  # of the last step; None: no step had a mark yet
         self._is_old = False  # blocks of an older version may be in the prefix cache
         self._has_warned = False
         core.scheduler.update_from_output = self._updated
@@ -104,8 +106,8 @@ class _Follower:
     def _updated(self, scheduled: Any, output: Any, *args: Any, **kwargs: Any) -> Any:
         version = getattr(output, _MARK, None)
         if version is not None:
-            self._is_old = self._is_old or self._version not in (None, version)
-            self._version = self._core._weight_version = version
+            self._is_old = self._is_old or self.version not in (None, version)
+            self.version = self._core._weight_version = version
             if self._is_old and not self._has_warned:
                 self._look(scheduled)
         return self._update(scheduled, output, *args, **kwargs)
@@ -120,7 +122,7 @@ class _Follower:
                     "weights. Give requests the version as cache_salt, reset the cache after a version "
                     "(reset_prefix_cache), or turn it off (--no-enable-prefix-caching); this warning comes once",
                     new.req_id,
-                    self._version,
+                    self.version,
                     new.num_computed_tokens,
                 )
                 return
@@ -129,7 +131,8 @@ class _Follower:
 def _asking(get: Callable[[Any], Any]) -> Callable[[Any], Any]:
     @functools.wraps(get)
     def asked(core: Any) -> Any:
-        if core.vllm_config.parallel_config.worker_extension_cls == _EXTENSION:
+        marked = getattr(vars(core).get(_FOLLOWS), "version", None) is not None
+        if marked or core.vllm_config.parallel_config.worker_extension_cls == _EXTENSION:
             versions = core.model_executor.collective_rpc("dws_version")
             if None not in versions:
                 return str(min(versions))
