@@ -60,9 +60,9 @@ std::vector<std::string> SenderNames(const ReceiverOptions& options) {
   // An id that cannot be escaped is refused when the directory is opened; here it is only shown.
   const auto job = shared::EscapeId(options.job_id);
   for (uint32_t rank = 0; rank < options.shared_dir.ranks; ++rank) {
-    names.push_back(fmt::format("{}/{}/{}", options.shared_dir.bases().back(),
-                                job.ok() ? *job : options.job_id,
-                                shared::RankName(TrainerRank(rank))));
+    names.push_back(
+        fmt::format("{}/{}/{}", shared::RootOfView(options.shared_dir.bases().back(), options.view),
+                    job.ok() ? *job : options.job_id, shared::RankName(TrainerRank(rank))));
   }
   return names;
 }
@@ -146,6 +146,7 @@ Status SenderSide::OpenSharedDir(const SharedBase& base, uint32_t ranks,
   owned_.push_back(std::make_unique<SharedDirSource>(
       SharedDirSource::Options{.root = base.root,
                                .job_id = options.job_id,
+                               .view = options.view,
                                .ranks = ranks,
                                .key = std::move(access.key),
                                .pool = &parts.pool,
@@ -176,6 +177,7 @@ Status SenderSide::OpenSharedLinks(const ReceiverOptions& options, const Parts& 
                            .before = std::move(before),
                            .source_name = last.name,
                            .name = {.job_id = options.job_id, .receiver_id = options.receiver_id},
+                           .view = options.view,
                            .ranks = dir.ranks,
                            .key = std::move(access.key),
                            .pool = &parts.pool,

@@ -374,8 +374,8 @@ void FinishReceiverFlags(Config& config, const ReceiverOptions& options) {
   if (!options.view.empty()) {
     if (const Status known = quantise::ParseView(options.view).status(); !known.ok()) {
       config.Reject("view", Message(known));
-    } else if (shared || follows) {
-      config.Reject("view", "views come over connections only: give sender, not a directory");
+    } else if (follows) {
+      config.Reject("view", "a folder of slime's versions has no views: give sender or shared-dir");
     }
   }
   if (options.full_way == "fabric" && !options.fabric.on) {

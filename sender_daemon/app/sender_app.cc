@@ -237,6 +237,7 @@ void SenderApp::StartSession() {
       .pool = *pool_,
       .clock = clock_,
       .log_limits = {.bytes_max = options_.retain_bytes, .versions_max = options_.retain_versions},
+      .kept = options_.shared_dir.views,
       .on_captured = [this](Duration time) { metrics_.OnViewsCaptured(time); }});
   session_ = std::make_unique<TrainerSession>(
       TrainerSession::Options{

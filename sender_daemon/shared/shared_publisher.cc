@@ -141,6 +141,7 @@ Status SharedPublisher::Adopt(RankStatePtr state) {
         files_, hub_,
         SharedReceivers::Place{.job_id = options_.job_id,
                                .rank = options_.trainer_rank,
+                               .view = options_.view,
                                .folder = fmt::format("{}/{}", folder, shared::kReceiversName),
                                .key = options_.key},
         on_rejected_);
@@ -327,6 +328,7 @@ Status SharedPublisher::Report() {
                  {{"version", one.version.value()}, {"reason", Message(reported)}});
     }
     LogInfo("shared_published", {{"version", one.version.value()},
+                                 {"view", options_.view},
                                  {"anchor", one.kind == &SharedView::anchors},
                                  {"bytes", one.bytes}});
     MutexLock lock(mutex_);

@@ -49,6 +49,7 @@ struct SharedDirOptions {
   size_t anchor_every = 32;
   DeltaProfile profile = DeltaProfile::kWan;  // of deltas, where a version has that encoding
   bool from_base = false;                     // rule 2: a stream begins with digests only
+  std::vector<std::string> views;             // names; published there, too
   StoreOptions store;                         // of a root that is one
   std::string after_write;                    // a command; empty: none
   bool after_write_required = false;
@@ -77,6 +78,7 @@ class SharedPublisher {
     SharedDirOptions dir;
     std::string job_id;
     TrainerRank trainer_rank;
+    std::string view = {};  // that is offered; empty: the trainer's own tensors
     shared::Key key;
     shared::VisibilityHook after_write;
     size_t versions_max = 64;
@@ -110,8 +112,7 @@ class SharedPublisher {
     std::optional<WeightVersion> version;
     friend bool operator==(const At&, const At&) = default;
   };
-  // A version whose full tensors still have to be added; `delta` is the manifest of its delta,
-  // which is already written.
+  // A version whose full tensors still have to be added; `delta`: its manifest, already written.
   struct PendingFull {
     RetainedVersionPtr version;
     shared::ManifestPtr delta;
@@ -140,8 +141,7 @@ class SharedPublisher {
   };
   // A repair: the directory has damaged data, or lacks a file or full tensors that a receiver asks
   // for. So the newest version is written completely and as an anchor, even if it is there already.
-  // After that nothing older is needed. Repairs are kept apart in time, since a receiver whose own
-  // disk is bad finds damage in every version.
+  // Repairs are kept apart in time: a receiver whose own disk is bad finds damage in every version.
   struct Repair {
     static constexpr Duration kDelayMin = std::chrono::seconds(10);  // doubles
     static constexpr Duration kDelayMax = std::chrono::minutes(10);

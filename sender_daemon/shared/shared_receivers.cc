@@ -184,7 +184,8 @@ bool SharedReceivers::IsOlder(Receiver& receiver, const v1::SharedReport& report
 void SharedReceivers::Connect(Receiver& receiver) {
   DWS_CHECK(!receiver.id.has_value());
   const auto connection = std::make_shared<Connection>();
-  const auto id = hub_.Connect(receiver.report.job_id(), receiver.report.receiver_id(), connection);
+  const auto id = hub_.Connect(receiver.report.job_id(), receiver.report.receiver_id(), connection,
+                               place_.view);
   if (!id.ok()) {
     LogWarning("shared_receiver_refused",
                {{"id", receiver.report.receiver_id()}, {"reason", Message(id.status())}});

@@ -27,7 +27,8 @@ class SharedReceivers {
   struct Place {
     std::string job_id;
     TrainerRank rank;
-    std::string folder;  // of the reports
+    std::string view = {};  // that they follow; empty: the trainer's own tensors
+    std::string folder;     // of the reports
     shared::Key key;
   };
   // Called for each new refusal. `current`: true if the hub counted it.

@@ -1,12 +1,16 @@
 #include "sender_daemon/shared/shared_sink.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <utility>
 
+#include "common/model/identity_limits.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
+#include "common/quantise/view.h"
 #include "common/service/program/store_flags.h"
 #include "common/transport/http_files/http_file_system.h"
+#include "common/transport/shared_fs/names.h"
 #include "common/transport/shared_fs/visibility_hook.h"
 
 namespace dws {
@@ -43,6 +47,11 @@ void AddSharedFlags(CLI::App& app, SharedDirOptions& dir) {
       ->check(CLI::IsMember({"wan", "fast"}).description(""))
       ->type_name("wan|fast")
       ->default_str(std::string(ToString(ProfileChoice::kWan)));
+  app.add_option("--shared-view", dir.views,
+                 "A view to publish there besides, for receivers with the same --view; once for "
+                 "each view")
+      ->type_name("RECIPE[,except=PATTERN...]")
+      ->allow_extra_args(false);
   app.add_option("--shared-after-write", dir.after_write,
                  "Command to run after each version there (DWS_SHARED_DIR and DWS_VERSION are set)")
       ->type_name("COMMAND")
@@ -70,6 +79,20 @@ void FinishSharedFlags(Config& config, const SharedDirOptions& dir, ProfileChoic
                     dir.root));
   } else {
     FinishStoreFlags(config, {dir.root}, dir.store, insecure);
+  }
+  if (dir.root.empty() && !dir.views.empty()) {
+    config.Reject("shared-view", "there is no --shared-dir to write to");
+  }
+  if (dir.views.size() > limits::kViewsFollowedMax) {
+    config.Reject("shared-view", fmt::format("{} views, at most {} are supported", dir.views.size(),
+                                             limits::kViewsFollowedMax));
+  }
+  for (const std::string& view : dir.views) {
+    if (const Status known = quantise::ParseView(view).status(); !known.ok()) {
+      config.Reject("shared-view", Message(known));
+    } else if (std::ranges::count(dir.views, view) > 1) {
+      config.Reject("shared-view", fmt::format("'{}' is given twice", view));
+    }
   }
   if (dir.root.empty() && !dir.after_write.empty()) {
     config.Reject("shared-after-write", "there is no --shared-dir to write to");
@@ -105,48 +128,97 @@ Result<std::unique_ptr<VersionSink>> SharedSink::Open(Options options, Parts par
       return store->AbortUploads(folder);
     };
   }
-  sink->publisher_ = std::make_unique<SharedPublisher>(
-      std::move(publisher), *place, sink->parts_.hub,
-      [raw = sink.get()](const v1::SharedReport& report, bool current) {
-        raw->OnRejected(report, current);
-      });
-  sink->publisher_->Start();
+  std::vector<std::string> views = options.dir.views;
+  views.insert(views.begin(), "");
+  for (const std::string& view : views) {
+    publisher.view = view;
+    publisher.dir.root = shared::RootOfView(options.dir.root, view);
+    sink->published_.push_back(
+        {.view = view,
+         .publisher = std::make_unique<SharedPublisher>(
+             publisher, *place, sink->parts_.hub,
+             [raw = sink.get(), view](const v1::SharedReport& report, bool current) {
+               raw->OnRejected(view, report, current);
+             })});
+    sink->published_.back().publisher->Start();
+  }
   return std::unique_ptr<VersionSink>(std::move(sink));
 }
 
-void SharedSink::OnRejected(const v1::SharedReport& report, bool current) const {
+void SharedSink::OnRejected(const std::string& view, const v1::SharedReport& report,
+                            bool current) const {
   parts_.on_nack(report.rejected_code());
   const auto stream = FromProto(report.stream());
-  const RankStatePtr state = parts_.hub.Current();
+  const RankStatePtr state = parts_.hub.Current(view);
   const bool digests = current && stream.ok() && report.rejected_slices_size() > 0;
   if (!digests || state == nullptr || state->stream != *stream) return;
   parts_.on_refused(state, {report.rejected_slices().begin(), report.rejected_slices().end()});
 }
 
+void SharedSink::Refine(const RankStatePtr& state) {
+  // Views in finer layouts are made later, and come with the next version.
+  if (!published_.empty()) published_.front().publisher->Offer(state);
+}
+
 void SharedSink::Offer(const RankStatePtr& state) {
-  if (publisher_ != nullptr) publisher_->Offer(state);
+  for (const auto& [view, publisher] : published_) {
+    const RankStatePtr offered = view.empty() ? state : parts_.hub.Current(view);
+    {
+      MutexLock lock(mutex_);
+      if (offered == nullptr) lacking_.try_emplace(view, RealClock().Now());
+      if (offered != nullptr) lacking_.erase(view);
+    }
+    if (offered != nullptr) publisher->Offer(offered);
+  }
+}
+
+bool SharedSink::settled() const {
+  return std::ranges::all_of(published_, [](const auto& of) { return of.publisher->settled(); });
+}
+
+std::optional<PlaceFailure> SharedSink::failure() const {
+  for (const auto& [view, publisher] : published_) {
+    if (auto failure = publisher->failure(); failure.has_value()) return failure;
+  }
+  MutexLock lock(mutex_);
+  if (lacking_.empty()) return std::nullopt;
+  const auto& [view, since] = *lacking_.begin();
+  return PlaceFailure{
+      .reason = fmt::format("view '{}' could not be made of the trainer's tensors: the log has the "
+                            "reason (view_ended)",
+                            view),
+      .lasts = RealClock().Now() - since};
 }
 
 void SharedSink::Stop() {
   stopping_.Cancel();
-  if (publisher_ != nullptr) publisher_->Stop();
+  for (const Published& of : published_) of.publisher->Stop();
 }
 
 void SharedSink::FillStatus(v1::SenderStatus& status) const {
-  if (publisher_ == nullptr) return;
+  if (published_.empty()) return;
   if (store_ != nullptr) FillStoreStatus(*store_, RealClock().Now(), *status.mutable_store());
-  const SharedView view = publisher_->view();
   v1::SharedStatus& shared = *status.mutable_shared();
-  shared.set_folder(view.folder);
-  shared.set_newest_version(view.newest.value_or(WeightVersion(0)).value());
-  shared.set_receivers(static_cast<uint32_t>(view.receivers));
-  shared.set_failing(std::string(Message(view.trouble)));
-  shared.set_anchors(view.anchors);
-  shared.set_deltas(view.deltas);
-  shared.set_bases(view.bases);
-  shared.set_written_bytes(view.bytes);
-  shared.set_failures(view.failures);
-  shared.set_seconds_failing(ToSeconds(failure().value_or(PlaceFailure()).lasts));
+  shared.set_folder(published_.front().publisher->view().folder);
+  std::optional<WeightVersion> newest;  // of which everything is there
+  uint32_t receivers = 0;
+  for (const auto& [view, publisher] : published_) {
+    const SharedView of = publisher->view();
+    const WeightVersion there = of.newest.value_or(WeightVersion(0));
+    newest = std::min(newest.value_or(there), there);
+    receivers += static_cast<uint32_t>(of.receivers);
+    shared.set_anchors(shared.anchors() + of.anchors);
+    shared.set_deltas(shared.deltas() + of.deltas);
+    shared.set_bases(shared.bases() + of.bases);
+    shared.set_written_bytes(shared.written_bytes() + of.bytes);
+    shared.set_failures(shared.failures() + of.failures);
+    if (shared.failing().empty()) shared.set_failing(std::string(Message(of.trouble)));
+  }
+  shared.set_newest_version(newest->value());
+  shared.set_receivers(receivers);
+  const PlaceFailure failing = failure().value_or(PlaceFailure());
+  if (shared.failing().empty()) shared.set_failing(failing.reason);
+  shared.set_seconds_failing(ToSeconds(failing.lasts));
 }
 
 }  // namespace dws

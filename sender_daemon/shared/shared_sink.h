@@ -3,10 +3,14 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "common/base/clock.h"
+#include "common/base/threads/mutex.h"
 #include "common/service/config/config.h"
 #include "sender_daemon/publish/version_sink.h"
 #include "sender_daemon/shared/shared_publisher.h"
@@ -45,22 +49,28 @@ class SharedSink final : public VersionSink {
 
   std::string_view name() const override { return "shared-dir"; }
   void Offer(const RankStatePtr& state) override;
-  void Refine(const RankStatePtr& state) override { Offer(state); }
-  bool settled() const override { return publisher_ == nullptr || publisher_->settled(); }
-  std::optional<PlaceFailure> failure() const override {
-    return publisher_ == nullptr ? std::nullopt : publisher_->failure();
-  }
+  void Refine(const RankStatePtr& state) override;
+  bool settled() const override;
+  std::optional<PlaceFailure> failure() const override;
   void Stop() override;
   void FillStatus(v1::SenderStatus& status) const override;
 
  private:
   explicit SharedSink(Parts parts) : parts_(std::move(parts)) {}
-  void OnRejected(const v1::SharedReport& report, bool current) const;
+  // The trainer's own tensors, or a view of them.
+  struct Published {
+    std::string view;  // empty: the trainer's own
+    std::unique_ptr<SharedPublisher> publisher;
+  };
+  void OnRejected(const std::string& view, const v1::SharedReport& report, bool current) const;
 
   const Parts parts_;
-  Cancellation stopping_;                       // requests to the store
-  std::unique_ptr<s3::S3FileSystem> store_;     // null: the directory is one of this machine
-  std::unique_ptr<SharedPublisher> publisher_;  // null: no directory
+  Cancellation stopping_;                    // requests to the store
+  std::unique_ptr<s3::S3FileSystem> store_;  // null: the directory is one of this machine
+  std::vector<Published> published_;         // none: no directory
+  mutable Mutex mutex_;
+  // Since when a view is lacking: the sender could not make it of the trainer's tensors.
+  std::map<std::string, TimePoint> lacking_ GUARDED_BY(mutex_);
 };
 
 }  // namespace dws

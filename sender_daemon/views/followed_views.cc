@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <set>
@@ -112,6 +113,7 @@ void FollowedViews::OnState(RankStatePtr trainer) {
     RetainedVersionPtr& former = views[name];
     if (refined && followed.view != nullptr) former = followed.view->state()->log->Newest();
   }
+  for (const std::string& name : parts_.kept) views.try_emplace(name);
   followed_.clear();  // before the next ones take memory
   for (const auto& [name, former] : views) {
     if (const Status begun = Begin(name, former); !begun.ok()) {
@@ -147,7 +149,8 @@ void FollowedViews::DropUnused() {
   const std::set<std::string> names = parts_.hub.FollowedViews();
   const TimePoint now = parts_.clock.Now();
   for (auto it = followed_.begin(); it != followed_.end();) {
-    if (names.contains(it->first)) it->second.used_at = now;
+    const bool kept = std::ranges::find(parts_.kept, it->first) != parts_.kept.end();
+    if (kept || names.contains(it->first)) it->second.used_at = now;
     if (now - it->second.used_at <= kUnusedMax) {
       ++it;
       continue;

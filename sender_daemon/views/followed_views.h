@@ -1,5 +1,6 @@
 // The views that receivers follow: begins a view when the first receiver asks for it, keeps it up
-// to date with every version, and drops it when nobody has followed it for a while.
+// to date with every version, and drops it when nobody has followed it for a while. Views that are
+// published to a shared directory are begun with the trainer's state, and kept.
 #pragma once
 
 #include <functional>
@@ -30,6 +31,7 @@ class FollowedViews {
     ThreadPool& pool;
     const Clock& clock;
     DeltaLogLimits log_limits;
+    std::vector<std::string> kept = {};         // names that ParseView accepts
     std::function<void(Duration)> on_captured;  // how long the views of a version took
   };
   explicit FollowedViews(const Parts& parts) : parts_(parts) {}

@@ -2,6 +2,8 @@
 
 #include <charconv>
 
+#include "common/base/bytes.h"
+#include "common/model/digest/digest.h"
 #include "common/model/limits.h"
 
 namespace dws::shared {
@@ -56,6 +58,12 @@ Result<std::string> EscapeId(std::string_view id) {
         name.size(), kNameBytesMax);
   }
   return name;
+}
+
+// A name has patterns, and is too long for a file's.
+std::string RootOfView(const std::string& root, const std::string& view) {
+  if (view.empty()) return root;
+  return fmt::format("{}/view~{}", root, ToString(DigestBytes(AsBytes(view), 0)));
 }
 
 std::string RankName(TrainerRank rank) { return fmt::format("rank-{:05}", rank.value()); }

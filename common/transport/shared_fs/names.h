@@ -32,6 +32,10 @@ struct VersionName {
 // too long for a file's name.
 Result<std::string> EscapeId(std::string_view id);
 
+// The root of what is published of a view, below the directory's: "ROOT/view~0123...cdef"; without
+// a view the directory's own. No job's folder has such a name.
+std::string RootOfView(const std::string& root, const std::string& view);
+
 std::string RankName(TrainerRank rank);           // "rank-00003"
 std::string StreamName(const StreamId& stream);   // "stream-00000000000000000007-0123...cdef"
 std::string VersionFolderName(VersionName name);  // "v00000000000000000012-00000000000000000001"

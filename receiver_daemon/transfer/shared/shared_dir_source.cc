@@ -21,6 +21,7 @@ SharedDirSource::SharedDirSource(Options options, FileSystem& files, Cancellatio
                           files,
                           SharedSource::Options{.root = options_.root,
                                                 .job_id = options_.job_id,
+                                                .view = options_.view,
                                                 .rank = TrainerRank(rank),
                                                 .key = options_.key,
                                                 .pool = options_.pool,

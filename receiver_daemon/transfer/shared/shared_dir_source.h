@@ -25,7 +25,8 @@ class SharedDirSource final : public Source {
   struct Options {
     std::string root;
     std::string job_id;
-    uint32_t ranks = 1;  // trainer ranks that the directory may have
+    std::string view = {};  // empty: the trainer's own tensors
+    uint32_t ranks = 1;     // trainer ranks that the directory may have
     shared::Key key;
     ThreadPool* pool = nullptr;  // not owned; never null
     Duration poll = limits::kSharedPollDefault;

@@ -32,6 +32,7 @@ Result<std::unique_ptr<SharedLinks>> SharedLinks::Create(Options options, FileSy
           *copy.files,
           SharedSource::Options{.root = copy.root,
                                 .job_id = given.name.job_id,
+                                .view = given.view,
                                 .rank = TrainerRank(rank),
                                 .key = given.key,
                                 .pool = given.pool,

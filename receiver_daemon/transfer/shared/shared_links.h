@@ -37,6 +37,7 @@ class SharedLinks final : public Senders, public Source {
     std::vector<Copy> before = {};  // asked before it, in this order
     std::string source_name = std::string(kSharedDirName);
     ReceiverName name;
+    std::string view = {};  // empty: the trainer's own tensors
     uint32_t ranks = 1;
     shared::Key key;
     ThreadPool* pool = nullptr;  // not owned; never null

@@ -48,7 +48,8 @@ Spool::Options GuardedBy(const Spool::Options& options, std::function<bool()> wa
 
 Result<std::string> SharedSource::Folder() const {
   DWS_ASSIGN_OR_RETURN(const std::string job, shared::EscapeId(options_.job_id));
-  return fmt::format("{}/{}/{}", options_.root, job, shared::RankName(options_.rank));
+  return fmt::format("{}/{}/{}", shared::RootOfView(options_.root, options_.view), job,
+                     shared::RankName(options_.rank));
 }
 
 Status SharedSource::CheckClaims(const std::vector<StreamId>& streams,
@@ -159,7 +160,8 @@ Result<SenderWelcome> SharedSource::ReadWelcome(const shared::Manifest& manifest
   if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return DataLossError("{}/{} is not a Welcome", folder, manifest.welcome.name);
   }
-  DWS_ASSIGN_OR_RETURN(SenderWelcome welcome, ParseWelcome(message, options_.job_id));
+  DWS_ASSIGN_OR_RETURN(SenderWelcome welcome,
+                       ParseWelcome(message, options_.job_id, options_.view));
   if (welcome.stream != manifest.stream || welcome.trainer_rank != manifest.trainer_rank ||
       welcome.rank_epoch != manifest.name.epoch) {
     return DataLossError("{}/{} is of stream {}, rank {}, epoch {}; version {} is not", folder,

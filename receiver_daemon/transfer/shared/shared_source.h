@@ -33,6 +33,7 @@ class SharedSource {
   struct Options {
     std::string root;
     std::string job_id;
+    std::string view = {};  // empty: the trainer's own tensors
     TrainerRank rank;
     shared::Key key;
     ThreadPool* pool = nullptr;                           // not owned; never null

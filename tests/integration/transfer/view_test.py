@@ -9,7 +9,7 @@ import struct
 import subprocess
 import threading
 import unittest
-from typing import Any, Optional
+from typing import Any, Optional, Sequence
 
 import numpy as np
 
@@ -83,8 +83,10 @@ class ViewCase(IntegrationCase):
         super().setUp()
         self.random = np.random.default_rng(37)
 
-    def begin(self, shapes: dict[str, tuple[int, ...]], cuts: Any = None) -> None:
-        self.cluster.start_sender(0)
+    def begin(
+        self, shapes: dict[str, tuple[int, ...]], cuts: Any = None, flags: Sequence[str] = ()
+    ) -> None:
+        self.cluster.start_sender(0, *flags)
         self.dws_trainer = self.trainer()
         specs = [dws.TensorSpec(n, dws.DType.BF16, s) for n, s in shapes.items()]
         self.source = self.dws_trainer.register(specs, cuts=cuts, views="numpy")
@@ -100,9 +102,10 @@ class ViewCase(IntegrationCase):
             array[steps] ^= 1
         self.dws_trainer.publish(self.version)
 
-    def attach(self, view: str) -> tuple[dws.Engine, Any, Daemon]:
-        flags = () if view == "" else (f"--view={view}",)
-        receiver = self.cluster.start_receiver(f"r{len(self.cluster.receivers)}", *flags)
+    def attach(self, view: str, *flags: str, senders: bool = True) -> tuple[dws.Engine, Any, Daemon]:
+        flags = flags if view == "" else (f"--view={view}", *flags)
+        name = f"r{len(self.cluster.receivers)}"
+        receiver = self.cluster.start_receiver(name, *flags, senders=senders)
         engine = self.engine(receiver)
         live = engine.attach({n: np.zeros_like(a) for n, a in self.expected(view).items()})
         return engine, live, receiver

@@ -41,7 +41,7 @@ class ViewSource final : public BlockSource {
     bool is_scales = false;
     Bytes made;  // shapes, or scales of matrices
   };
-  // Of each matrix of a stack.
+  // The amax of each matrix of a stack.
   struct Amax {
     std::vector<uint16_t> before;
     std::vector<uint16_t> after;
