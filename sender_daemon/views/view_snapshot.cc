@@ -171,7 +171,7 @@ CapturedVersion ViewSnapshot::CaptureVersion(WeightVersion version, const Captur
       listed.push_back({.slice = &slice,
                         .steps = StepsOf(slice.from, *trainer),
                         .amax = amax_[s],
-                        .matrix_amax = MatrixAmax(slice)});
+                        .matrix_amax = matrix_amax_.Of(slice)});
       listed_changes += changed;
       listed_elements += trainer_->layout().slice(slice.from).elements;
       if (listed_changes >= kListedAtOnce || listed_elements >= kListedElements) capture_listed();
@@ -214,41 +214,27 @@ bool ViewSnapshot::IsMended(RankSlice slice, const CapturedVersion& trainer) con
          std::ranges::find(trainer.mended, slice) != trainer.mended.end();
 }
 
-std::vector<bool> ViewSnapshot::MoveMatrices(const CapturedVersion* trainer, ThreadPool& pool) {
-  std::vector<bool> moved(view_.matrices().size());
-  if (moved.empty()) return moved;
-  part_amax_.resize(view_.slices().size());
-  matrix_amax_.resize(moved.size());
-  pool.ParallelFor(view_.slices().size(), [&](size_t s, size_t) {
-    const quantise::ViewLayout::Slice& slice = view_.slices()[s];
-    if (!slice.matrices.has_value()) return;
-    const bool changed = trainer == nullptr || IsMended(slice.from, *trainer) ||
-                         std::ranges::any_of(StepsOf(slice.from, *trainer),
-                                             [](const EncodedBlock& b) { return b.nnz > 0; });
-    if (!changed) return;
-    part_amax_[s] = quantise::MatrixAmax(ActiveInstructionSet(), *slice.grid,
-                                         trainer_->snapshot->SliceBytes(slice.from));
-  });
-  for (size_t m = 0; m < moved.size(); ++m) {
-    std::vector<uint16_t> amax(view_.matrices()[m].count);
-    for (const size_t s : view_.matrices()[m].slices) {
-      for (size_t i = 0; i < amax.size(); ++i) amax[i] = std::max(amax[i], part_amax_[s][i]);
-    }
-    moved[m] = !state_->snapshot->version().has_value() || amax != matrix_amax_[m];
-    matrix_amax_[m] = std::move(amax);
-  }
-  return moved;
+uint64_t ViewSnapshot::ChangedIn(RankSlice slice, const CapturedVersion& trainer) const {
+  const std::span<const EncodedBlock> steps = StepsOf(slice, trainer);
+  return std::accumulate(steps.begin(), steps.end(), uint64_t{0},
+                         [](uint64_t sum, const EncodedBlock& block) { return sum + block.nnz; });
 }
 
-std::span<const uint16_t> ViewSnapshot::MatrixAmax(const quantise::ViewLayout::Slice& slice) const {
-  if (!slice.matrices.has_value()) return {};
-  return matrix_amax_[*slice.matrices];
+std::vector<bool> ViewSnapshot::MoveMatrices(const CapturedVersion* trainer, ThreadPool& pool) {
+  std::vector<MatrixAmax::Steps> steps(view_.slices().size());
+  for (size_t s = 0; trainer != nullptr && s < steps.size(); ++s) {
+    const RankSlice from = view_.slices()[s].from;
+    if (IsMended(from, *trainer)) continue;
+    if (ChangedIn(from, *trainer) > ListedMax(trainer_->layout().slice(from).elements)) continue;
+    steps[s] = StepsOf(from, *trainer);
+  }
+  return matrix_amax_.Update(*trainer_->snapshot, steps, pool);
 }
 
 void ViewSnapshot::CaptureMatrixScales(size_t matrices, Source& source, Capture& capture) {
   for (const RankSlice scales : view_.matrices()[matrices].scales) {
     const MutableByteSpan bytes = source.Room(false, view_.layout().slice(scales).size_bytes());
-    quantise::WriteTensorScales(view_.recipe(), matrix_amax_[matrices], bytes);
+    quantise::WriteTensorScales(view_.recipe(), matrix_amax_.Shared(matrices), bytes);
     CaptureWhole(scales, bytes, source, capture);
   }
 }
@@ -287,7 +273,7 @@ void ViewSnapshot::CaptureSlice(const quantise::ViewLayout::Slice& slice,
   quantise::Destination to{.codes = prepare(quantise::Role::kCodes, slice.codes), .amax = amax};
   if (slice.scales.has_value()) to.scales = prepare(quantise::Role::kScales, *slice.scales);
   pool.ParallelFor(parts.size(), [&](size_t part, size_t) {
-    quantise::Quantise(ActiveInstructionSet(), grid, from, MatrixAmax(slice),
+    quantise::Quantise(ActiveInstructionSet(), grid, from, matrix_amax_.Of(slice),
                        std::span(parts).subspan(part, 1), to);
   });
   DWS_CHECK(capture.Blocks(refs, source).ok());

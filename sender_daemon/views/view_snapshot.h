@@ -12,6 +12,7 @@
 #include "common/quantise/view.h"
 #include "sender_daemon/capture/capture.h"
 #include "sender_daemon/publish/rank_state.h"
+#include "sender_daemon/views/matrix_amax.h"
 
 namespace dws {
 
@@ -50,9 +51,10 @@ class ViewSnapshot {
   // Updates the amax of all matrices after `trainer` (null: after anything). Returns which of them
   // moved, by view_.matrices().
   std::vector<bool> MoveMatrices(const CapturedVersion* trainer, ThreadPool& pool);
+  // The elements of the trainer's slice that changed.
+  uint64_t ChangedIn(RankSlice slice, const CapturedVersion& trainer) const;
   // The scales of one of view_.matrices().
   void CaptureMatrixScales(size_t matrices, Source& source, Capture& capture);
-  std::span<const uint16_t> MatrixAmax(const quantise::ViewLayout::Slice& slice) const;
   // `blocks`: of the trainer's slice, ascending.
   void CaptureSlice(const quantise::ViewLayout::Slice& slice, const std::vector<uint32_t>& blocks,
                     std::span<uint16_t> amax, ThreadPool& pool, Source& source, Capture& capture);
@@ -61,10 +63,7 @@ class ViewSnapshot {
   const quantise::ViewLayout view_;
   const RankStatePtr state_;
   std::vector<std::vector<uint16_t>> amax_;  // by view_.slices(): of their tiles
-  // If the recipe has one scale a matrix: by view_.slices(), the amax of the slice's own part of
-  // each matrix; by view_.matrices(), the amax of all that share the scale.
-  std::vector<std::vector<uint16_t>> part_amax_;
-  std::vector<std::vector<uint16_t>> matrix_amax_;
+  MatrixAmax matrix_amax_{view_};
 };
 
 }  // namespace dws

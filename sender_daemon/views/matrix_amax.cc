@@ -1,0 +1,126 @@
+// An element that changed tells what it was before by its step, so an amax that no changed element
+// had, and none exceeds, has not moved.
+#include "sender_daemon/views/matrix_amax.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/instruction_set.h"
+#include "common/delta/bits/element.h"
+#include "common/delta/decoder.h"
+#include "common/model/limits.h"
+#include "common/quantise/quantise.h"
+
+namespace dws {
+namespace {
+
+using Bf16 = Element<uint16_t, Mapping::kFloat>;
+
+uint16_t Magnitude(uint16_t bits) { return bits & 0x7FFF; }
+
+uint64_t MatrixElements(const quantise::ViewLayout::Slice& slice) {
+  return slice.grid->shape().rows * slice.grid->shape().columns;
+}
+
+}  // namespace
+
+std::span<const uint16_t> MatrixAmax::Of(const quantise::ViewLayout::Slice& slice) const {
+  if (!slice.matrices.has_value()) return {};
+  return shared_[*slice.matrices];
+}
+
+std::vector<bool> MatrixAmax::Update(Snapshot& trainer, std::span<const Steps> steps,
+                                     ThreadPool& pool) {
+  std::vector<size_t> whole;  // slices
+  std::vector<std::pair<size_t, uint32_t>> works;
+  for (size_t s = 0; s < view_.slices().size(); ++s) {
+    if (!view_.slices()[s].matrices.has_value()) continue;
+    if (!steps[s].has_value()) whole.push_back(s);
+    for (uint32_t block = 0; steps[s].has_value() && block < steps[s]->size(); ++block) {
+      if ((*steps[s])[block].mode != BlockMode::kEmpty) works.emplace_back(s, block);
+    }
+  }
+  pool.ParallelFor(whole.size(), [&](size_t i, size_t) {
+    const quantise::ViewLayout::Slice& slice = view_.slices()[whole[i]];
+    parts_[whole[i]] =
+        quantise::MatrixAmax(ActiveInstructionSet(), *slice.grid, trainer.SliceBytes(slice.from));
+  });
+  std::vector<Scratch> scratch(pool.worker_count());
+  pool.ParallelFor(works.size(), [&](size_t i, size_t worker) {
+    const auto [slice, block] = works[i];
+    FindMoved(trainer, slice, block, (*steps[slice])[block], scratch[worker]);
+  });
+  std::vector<Moved> found;
+  for (const Scratch& one : scratch) found.insert(found.end(), one.moved.begin(), one.moved.end());
+  Move(trainer, std::move(found), pool);
+
+  std::vector<bool> moved(view_.matrices().size());
+  for (size_t m = 0; m < moved.size(); ++m) {
+    std::vector<uint16_t> amax(view_.matrices()[m].count);
+    for (const size_t s : view_.matrices()[m].slices) {
+      for (size_t i = 0; i < amax.size(); ++i) amax[i] = std::max(amax[i], parts_[s][i]);
+    }
+    moved[m] = amax != shared_[m];
+    shared_[m] = std::move(amax);
+  }
+  return moved;
+}
+
+void MatrixAmax::FindMoved(Snapshot& trainer, size_t slice, uint32_t block,
+                           const EncodedBlock& steps, Scratch& scratch) const {
+  const quantise::ViewLayout::Slice& of = view_.slices()[slice];
+  const RankLayout::SliceEntry& entry = trainer.layout().slice(of.from);
+  DecodedBlock& decoded = scratch.decoded;
+  // The capture encoded it a moment ago: an error is our own bug.
+  DWS_CHECK(
+      DecodeBlock(entry.dtype, BlockElements(entry.elements, block), ViewOf(steps), decoded).ok());
+  DWS_CHECK(decoded.kind == DecodedBlock::Kind::kSteps);
+  const ByteSpan elements = trainer.BlockBytes(of.from, block);
+  const uint64_t first = uint64_t{block} * limits::kBlockElements;
+  const uint64_t matrix_elements = MatrixElements(of);
+  for (size_t i = 0; i < decoded.positions.size();) {
+    const uint64_t matrix = (first + decoded.positions[i]) / matrix_elements;
+    const uint64_t end = (matrix + 1) * matrix_elements;
+    const uint16_t amax = parts_[slice][matrix];
+    uint16_t grown = amax;
+    bool shrunk = false;
+    for (; i < decoded.positions.size() && first + decoded.positions[i] < end; ++i) {
+      const auto after =
+          LoadLe<uint16_t>(elements.data() + decoded.positions[i] * sizeof(uint16_t));
+      const uint16_t before = Bf16::FromStep(after, static_cast<uint16_t>(0 - decoded.values[i]));
+      grown = std::max(grown, Magnitude(after));
+      shrunk = shrunk || (Magnitude(before) >= amax && Magnitude(after) < amax);
+    }
+    if (grown > amax) {
+      scratch.moved.push_back({.slice = slice, .matrix = matrix, .magnitude = grown});
+    } else if (shrunk) {
+      scratch.moved.push_back({.slice = slice, .matrix = matrix});
+    }
+  }
+}
+
+void MatrixAmax::Move(Snapshot& trainer, std::vector<Moved> moved, ThreadPool& pool) {
+  // The largest growth of a matrix comes first: where one grew, what shrank does not matter.
+  std::sort(moved.begin(), moved.end(), [](const Moved& a, const Moved& b) {
+    return std::tuple(a.slice, a.matrix, b.magnitude) < std::tuple(b.slice, b.matrix, a.magnitude);
+  });
+  moved.erase(std::unique(moved.begin(), moved.end(),
+                          [](const Moved& a, const Moved& b) {
+                            return a.slice == b.slice && a.matrix == b.matrix;
+                          }),
+              moved.end());
+  pool.ParallelFor(moved.size(), [&](size_t i, size_t) {
+    const quantise::ViewLayout::Slice& slice = view_.slices()[moved[i].slice];
+    const uint64_t bytes = MatrixElements(slice) * sizeof(uint16_t);
+    parts_[moved[i].slice][moved[i].matrix] =
+        moved[i].magnitude != Moved::kShrunk
+            ? moved[i].magnitude
+            : quantise::AbsMax(
+                  ActiveInstructionSet(),
+                  trainer.SliceBytes(slice.from).subspan(moved[i].matrix * bytes, bytes));
+  });
+}
+
+}  // namespace dws

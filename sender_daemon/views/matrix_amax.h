@@ -1,0 +1,59 @@
+// The amax of every matrix of a view whose recipe has one scale a matrix, kept from version to
+// version: it looks only at elements that changed, and at a whole matrix if its largest element may
+// have become smaller.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "common/base/threads/thread_pool.h"
+#include "common/delta/blocks/block.h"
+#include "common/quantise/view.h"
+#include "sender_daemon/capture/snapshot.h"
+
+namespace dws {
+
+// Lifecycle: `view` must outlive it. Threads: one at a time.
+class MatrixAmax {
+ public:
+  // What became of one of view.slices() since the last update: nullopt: anything, read all of it;
+  // else the steps of all its blocks, none of which changed too much to list.
+  using Steps = std::optional<std::span<const EncodedBlock>>;
+
+  explicit MatrixAmax(const quantise::ViewLayout& view)
+      : view_(view), parts_(view.slices().size()), shared_(view.matrices().size()) {}
+
+  // `steps`: by view.slices(); the first time all are nullopt. `trainer` has the newest version.
+  // Returns which of view.matrices() have another amax than before, or have their first.
+  std::vector<bool> Update(Snapshot& trainer, std::span<const Steps> steps, ThreadPool& pool);
+
+  // By matrix of the stack: the amax of all that share the scale. By view.matrices().
+  std::span<const uint16_t> Shared(size_t matrices) const { return shared_[matrices]; }
+  // Empty if the recipe has no scale of matrices.
+  std::span<const uint16_t> Of(const quantise::ViewLayout::Slice& slice) const;
+
+ private:
+  // A matrix whose amax grew to `magnitude`, or may have shrunk.
+  struct Moved {
+    static constexpr uint16_t kShrunk = 0;
+    size_t slice = 0;
+    uint64_t matrix = 0;
+    uint16_t magnitude = kShrunk;
+  };
+  struct Scratch {
+    DecodedBlock decoded;
+    std::vector<Moved> moved;
+  };
+
+  void FindMoved(Snapshot& trainer, size_t slice, uint32_t block, const EncodedBlock& steps,
+                 Scratch& scratch) const;
+  void Move(Snapshot& trainer, std::vector<Moved> moved, ThreadPool& pool);
+
+  const quantise::ViewLayout& view_;
+  std::vector<std::vector<uint16_t>> parts_;   // by view_.slices(): of the slice's own matrices
+  std::vector<std::vector<uint16_t>> shared_;  // by view_.matrices()
+};
+
+}  // namespace dws
