@@ -27,7 +27,7 @@
 #   --all, --list        engines: all cells (hours); prints the cells that would run. By default 60 starts of engines
 #   --seconds=60         engines: of requests in each search for torn passes (20)
 #   --minutes=30         engines: after which no cell begins (60)
-#   --results=FILE       engines: adds what it finds to the file; the table is of all that is there
+#   --record=FILE        adds what the check finds, with day, commit and versions, to the file, as docs/ran.json
 #   --shots=FOLDER       page: keeps what it looked like
 #   --verbose            quantise: also how codes of NaN and infinity differ
 #   --without-watch      ray: daemons do not look whether their owner lives, so it must fail

@@ -13,10 +13,14 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import Callable, NoReturn
+from typing import Callable, Dict, NoReturn, Union
 
+from tools.real import record
 from tools.real.environment import ENGINES, Environment, Interpreter
 from tools.real.page import browser
+
+
+Found = Union[Interpreter, Dict[str, Environment], str]  # what a check runs with
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +75,7 @@ def parse() -> argparse.Namespace:
     of = {name: commands.add_parser(name, allow_abbrev=False) for name in CHECKS}
     of["page"].add_argument("--shots", type=_path)
     for name, check in of.items():
+        check.add_argument("--record", type=_path)
         if name == "page":
             continue
         check.add_argument("--engines", default=os.environ.get("DWS_ENGINES", ""))
@@ -85,7 +90,6 @@ def parse() -> argparse.Namespace:
     of["engines"].add_argument("--list", action="store_true")
     of["engines"].add_argument("--seconds", type=float, default=20.0)
     of["engines"].add_argument("--minutes", type=float, default=60.0)
-    of["engines"].add_argument("--results", type=_path)
     of["ray"].add_argument("--without-watch", action="store_true")
     of["quantise"].add_argument("--verbose", action="store_true")
     of["demo"].add_argument("--steps", type=_at_least(4), default=50)
@@ -170,17 +174,19 @@ def find_engines(options: argparse.Namespace) -> dict[str, Environment]:
     return there
 
 
-def run_inside() -> NoReturn:
+def run_inside(options: argparse.Namespace, found: Found) -> NoReturn:
     """Continues in the runfiles of what it builds."""
     quietly = ["--ui_event_filters=-info,-stdout,-stderr", "--noshow_progress"]
     subprocess.run(["tools/bazel.sh", "build", *quietly, "//tools/real"], check=True)
     asked = ["tools/bazel.sh", "info", "--noshow_progress", "bazel-bin"]
     binaries = subprocess.run(asked, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     program = f"{binaries.stdout.strip()}/tools/real/real"
+    if options.record:
+        sys.exit(record.run(options.record, options.check, [program, *sys.argv[1:]], found))
     os.execv(program, [program, *sys.argv[1:]])
 
 
-def _find(options: argparse.Namespace) -> Interpreter | dict[str, Environment] | str:
+def _find(options: argparse.Namespace) -> Found:
     """What the check runs with, which is passed to it."""
     if options.check == "page":
         return find_browser(options)
@@ -201,7 +207,7 @@ def main() -> int:
     if "REAL_CHECK_INSIDE" not in os.environ:
         if isinstance(found, Interpreter):
             require(found, NEEDS[options.check])
-        run_inside()
+        run_inside(options, found)
     # The paths of the wheel and of the runfiles.
     options.modules = os.environ["PYTHONPATH"].split(os.pathsep)
     check = importlib.import_module(f"tools.real.{options.check}.check")

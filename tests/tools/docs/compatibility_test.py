@@ -7,6 +7,10 @@ import re
 import unittest
 from pathlib import Path
 
+from tools.docs import compatibility
+from tools.real.record import Ran
+from tools.real.record import read as read_record
+
 TOP = Path(os.path.realpath("WORKSPACE")).parent
 
 
@@ -53,6 +57,38 @@ class ReleasesTest(unittest.TestCase):
         for name, release in self.rows.items():
             with self.subTest(name):
                 self.assertTrue(release.strip())
+
+
+class RanTest(unittest.TestCase):
+    def test_the_tables_say_what_is_recorded(self) -> None:
+        ran = read_record(str(TOP / compatibility.RECORD))
+        self.assertGreater(len(ran), 20)
+        for path, make in ((compatibility.CELLS, compatibility.with_cells), (compatibility.TABLE, compatibility.with_days)):
+            with self.subTest(str(path)):
+                self.assertEqual(read(str(path)), make(read(str(path)), ran))
+
+    def test_a_table_has_what_ran_and_when_and_nothing_else(self) -> None:
+        vllm, old = {"vllm": "9.1"}, {"vllm": "9.0"}
+        ran = {
+            "engines/vllm-v1/llama/tp2/extension": Ran(True, "fine", "2030-01-02", "abcd", vllm),
+            "engines/vllm-v1/llama/tp10/extension": Ran(True, "fine", "2030-01-01", "dcba", old),
+            "engines/vllm-v1/llama/tp2/kill-engine": Ran(False, "it died", "2030-01-02", "abcd", vllm),
+            "engines/vllm/torn/v1": Ran(True, "9 passes, 0 torn", "2030-01-02", "abcd", vllm),
+            "trainers/grpo": Ran(True, "", "2030-01-02", "abcd", {"trl": "7.7"}),
+        }
+        lines = compatibility.cells(ran).splitlines()
+        self.assertIn("| a | 2030-01-02 | abcd | vllm 9.1 |", lines)
+        rows = [line for line in lines if line.startswith("| vllm-v1/")]
+        self.assertEqual(rows, ["| vllm-v1/llama/tp2 | ok a | **FAILED** a |", "| vllm-v1/llama/tp10 | ok b |  |"])
+        self.assertIn("| engine | extension | kill-engine |", lines)
+        self.assertIn("| vllm/torn/v1 | 9 passes, 0 torn a |", lines)
+        row = "| TRL: `GRPOTrainer` | 1.0 | CPU | not recorded | unknown |\n| other | 1 | x | y | z |\n"
+        self.assertEqual(
+            compatibility.with_days(row, ran),
+            row.replace("not recorded", "2030-01-02").replace("1.0", "7.7"),
+        )
+        with self.assertRaisesRegex(ValueError, "expected the lines"):
+            compatibility.with_cells("no markers", ran)
 
 
 class FiguresTest(unittest.TestCase):

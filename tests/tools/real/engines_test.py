@@ -22,7 +22,7 @@ from tools.real.engines.cells import CONFIGURATIONS, Configuration, chosen
 from tools.real.engines.check import cell_names
 from tools.real.engines.model import CHANGED_SHARE, trained_weights, write_checkpoint
 from tools.real.engines.observation import Observation, Sample, difference
-from tools.real.engines.results import Result, read_results, table, write_results
+from tools.real.engines.results import Result
 from tools.real.engines.scene import CheckFailed
 from tools.real.engines.steps import Tally, steps_of
 from tools.real.engines.traffic import Traffic
@@ -191,36 +191,6 @@ class RunTest(unittest.TestCase):
 
     def test_no_check_begins_after_the_time_is_over(self) -> None:
         self.assertEqual(self.run_checks(minutes=-1.0).results, {})
-
-
-class TableTest(unittest.TestCase):
-    def test_cells_that_were_not_run_are_shown_as_such(self) -> None:
-        results = {
-            "vllm-v1/llama/tp1/extension": Result(True, "2 versions"),
-            "vllm-v1/llama/tp1/kill-engine": Result(False, "it\ndied"),
-            "vllm/torn/v1": Result(True, "9 passes, 3 commits, 0 torn"),
-        }
-        lines = table(results, NAMES, VERSIONS, "2030-01-02").splitlines()
-        self.assertIn("2030-01-02", lines[0])
-        self.assertIn("vllm 0.32.0", lines[0])
-        row = next(line for line in lines if line.startswith("| vllm-v1/llama/tp1 |"))
-        cells = [cell.strip() for cell in row.strip("|").split("|")]
-        head = next(line for line in lines if line.startswith("| engine |"))
-        by_check = dict(zip([cell.strip() for cell in head.strip("|").split("|")], cells))
-        self.assertEqual(by_check["extension"], "ok")
-        self.assertEqual(by_check["kill-engine"], "**FAILED**")
-        self.assertEqual(by_check["transfer"], "not run")
-        self.assertIn("| vllm/torn/v1 | 9 passes, 3 commits, 0 torn |", lines)
-        self.assertIn("| vllm/torn/v2 | not run |", lines)
-
-    def test_results_of_other_versions_are_not_taken_over(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "results.json")
-            self.assertEqual(read_results(path, VERSIONS), {})
-            results = {"a/b/tp1/c": Result(True, "fine")}
-            write_results(path, results, VERSIONS)
-            self.assertEqual(read_results(path, VERSIONS), results)
-            self.assertEqual(read_results(path, {"vllm": "0.33.0"}), {})
 
 
 class ModelTest(unittest.TestCase):

@@ -8,7 +8,6 @@ that a commit has torn.
 from __future__ import annotations
 
 import argparse
-import datetime
 import os
 import signal
 import sys
@@ -21,7 +20,7 @@ from tools.real.engines import torn
 from tools.real.engines.cells import CONFIGURATIONS, PAUSE_MODES, Configuration, chosen
 from tools.real.engines.follower import FollowedEngine
 from tools.real.engines.live import LiveEngine, check_transfer
-from tools.real.engines.results import Result, read_results, table, write_results
+from tools.real.engines.results import Result
 from tools.real.engines.scene import Scene
 from tools.real.environment import Environment
 from tools.real.report import Report
@@ -162,8 +161,7 @@ def run(options: argparse.Namespace, engines: Mapping[str, Environment]) -> int:
     """Returns the exit status."""
     # On the way out, the processes that were started are ended.
     signal.signal(signal.SIGTERM, _terminated)
-    versions = {name: one.version() or "" for name, one in engines.items()}
-    names = cell_names(list(versions))
+    names = cell_names(list(engines))
     wanted = chosen(names, options.only, options.all)
     if options.list:
         print("\n".join(wanted))
@@ -173,13 +171,5 @@ def run(options: argparse.Namespace, engines: Mapping[str, Environment]) -> int:
         os.makedirs(logs, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="dws-") as folder:
         cells = Run(options.modules, logs or folder, options.seconds, options.minutes)
-        try:
-            cells.cells(wanted, engines)
-        finally:
-            known = dict(cells.results)
-            if options.results:
-                known = {**read_results(options.results, versions), **known}
-                write_results(options.results, known, versions)
-            day = datetime.date.today().isoformat()
-            print("\n" + table(known, names, versions, day), flush=True)
+        cells.cells(wanted, engines)
     return cells.report.end()
