@@ -11,6 +11,15 @@ from dws.held.aliases import OldMemory, followers, point_at
 # The dict that holds a tensor, and the key in it.
 Holder = tuple[Mapping[str, Any], str]
 
+FSDP1_WRAPPER = "_fsdp_wrapped_module"
+# Prefixes that wrappers add to names; checkpoints and engines do not have them.
+_WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", FSDP1_WRAPPER)
+
+
+def canonical_name(own_name: str) -> str:
+    """What a module names `own_name`, without the names of wrappers."""
+    return ".".join(part for part in own_name.split(".") if part not in _WRAPPERS)
+
 
 def is_module(target: Any) -> bool:
     """Returns whether `target` is a torch.nn.Module."""

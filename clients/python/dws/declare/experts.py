@@ -1,6 +1,7 @@
-"""How a checkpoint names the experts that a module stacks in one tensor, family by family.
+"""How a checkpoint names the experts that a module stacks in one tensor, family by family: for modules that are not of
+transformers 5, whose own conversion dws.declare.conversion takes.
 
-A module of transformers 5 has two tensors for all experts of a layer: mlp.experts.gate_up_proj [E, 2I, H],
+A module in the form of transformers 5 has two tensors for all experts of a layer: mlp.experts.gate_up_proj [E, 2I, H],
 where the gate's rows come before those of up, and mlp.experts.down_proj [E, H, I]. Checkpoints differ:
 
     model_type                     a checkpoint's names for expert N
@@ -17,23 +18,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any, Mapping, Optional, Sequence
+from typing import Mapping, Optional, Sequence
 
+from dws.declare.pieces import Piece
 from dws.errors import LayoutError
 
 Shape = Sequence[int]
-
-
-@dataclasses.dataclass(frozen=True)
-class Piece:
-    """A canonical tensor, and its place in one of the module's tensors.
-
-    Attributes:
-      index: the index into the module's tensor; empty if the piece is all of it.
-    """
-
-    name: str
-    index: tuple[Any, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Iterator, Mapping, Optional
+from typing import Any, Iterator, Mapping, Optional, Sequence
 
 from dws.arrays import is_torch, require_plain, storage_of
-from dws.declare.experts import Piece, pieces_of
+from dws.declare.conversion import converted
+from dws.declare.experts import pieces_of
+from dws.declare.pieces import Piece
 from dws.device_tensor import row_major_strides
 from dws.errors import LayoutError
 from dws.torch_module import bind, holders, is_module, named_tensors
@@ -20,27 +22,20 @@ class ModuleTensors(Mapping[str, Any]):
     Lifecycle: as the module's, which keeps its names and shapes. One thread at a time.
     """
 
-    def __init__(self, module: Any, model_type: Optional[str]) -> None:
+    def __init__(self, module: Any, pieces: Mapping[str, Sequence[Piece]]) -> None:
         """Use from_module.
 
+        Args:
+          pieces: in each of its tensors, in the order of their elements.
+
         Raises:
-          LayoutError: as from_module.
+          LayoutError: as places_of.
         """
         self.module = module
-        for name, tensor in named_tensors(module).items():
-            require_plain(name, tensor, values=False)
         self._shapes = {name: tuple(t.shape) for name, t in named_tensors(module).items()}
         self._holders = holders(module)
-        self._pieces = pieces_of(self._shapes, model_type)
-        self._places: dict[str, tuple[str, Piece]] = {}
-        for source, pieces in self._pieces.items():
-            for piece in pieces:
-                if piece.name in self._places:
-                    raise LayoutError(
-                        f"'{self._places[piece.name][0]}' and '{source}' are both '{piece.name}' "
-                        "in a checkpoint"
-                    )
-                self._places[piece.name] = (source, piece)
+        self._pieces = pieces
+        self._places = places_of(pieces)
         self._views: dict[str, tuple[Any, int, Any]] = {}
 
     def __getitem__(self, name: str) -> Any:
@@ -61,7 +56,7 @@ class ModuleTensors(Mapping[str, Any]):
             require_plain(source, tensor)
         known, address, view = self._views.get(name, (None, 0, None))
         if known is not tensor or address != tensor.data_ptr():
-            view = tensor.detach()[piece.index]
+            view = piece.view(tensor)
             self._views[name] = (tensor, tensor.data_ptr(), view)
         return view
 
@@ -83,10 +78,11 @@ class ModuleTensors(Mapping[str, Any]):
         """
         whole = {}
         for source, pieces in self._pieces.items():
-            if pieces[0].index:
+            if pieces and pieces[0].index:
                 whole[source] = self._joined(source, views)
-            elif pieces[0].name in views:
+            elif pieces and pieces[0].name in views:
                 whole[source] = views[pieces[0].name]
+        self._views.clear()  # they would keep the old memory
         bind(self.module, whole)
 
     def _joined(self, source: str, views: Mapping[str, Any]) -> Any:
@@ -116,20 +112,45 @@ class ModuleTensors(Mapping[str, Any]):
 def from_module(module: Any, model_type: Optional[str] = None) -> ModuleTensors:
     """A module's parameters and persistent buffers under the names of its Hugging Face checkpoint.
 
-    Layers whose experts are stacked in one tensor, as in transformers 5, give a tensor for each
-    expert if checkpoints have one, and stay stacked if checkpoints do (gpt_oss);
-    dws.declare.experts has the families. All other names are those of the module.
+    For a model of transformers 5 they are what its save_pretrained would write, by transformers' own conversion: one tensor
+    for each expert if the checkpoint has one, renamed ones under their names there, tied ones once. For other modules, the
+    experts of the families in dws.declare.experts are known; all other names are those of the module.
 
     Args:
       module: a torch.nn.Module: the whole model, not a wrapper that adds to the names.
-      model_type: how its experts are laid out; by default that of module.config.
+      model_type: how its experts are laid out, by dws.declare.experts and not by transformers; by default that of module.config.
 
     Raises:
-      LayoutError: not a module; or the layout of a tensor of experts is unknown (the message names
-        it).
+      LayoutError: not a module; or the checkpoint has something else than parts of the module's tensors, or the layout of a
+        tensor of experts is unknown (the message names it).
     """
     if not is_module(module):
         raise LayoutError(f"from_module got a {type(module).__name__}, expected a torch module")
+    tensors = named_tensors(module)
+    for name, tensor in tensors.items():
+        require_plain(name, tensor, values=False)
+    pieces = converted(module, tensors) if model_type is None else {}
     if model_type is None:
         model_type = getattr(getattr(module, "config", None), "model_type", None)
-    return ModuleTensors(module, model_type)
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items() if name not in pieces}
+    return ModuleTensors(module, {**pieces, **pieces_of(shapes, model_type)})
+
+
+def places_of(pieces: Mapping[str, Sequence[Piece]]) -> dict[str, tuple[str, Piece]]:
+    """By canonical name, the module's tensor and the piece of it.
+
+    Args:
+      pieces: in each of a module's tensors.
+
+    Raises:
+      LayoutError: two have one name.
+    """
+    found: dict[str, tuple[str, Piece]] = {}
+    for source, of_source in pieces.items():
+        for piece in of_source:
+            if piece.name in found:
+                raise LayoutError(
+                    f"'{found[piece.name][0]}' and '{source}' are both '{piece.name}' in a checkpoint"
+                )
+            found[piece.name] = (source, piece)
+    return found

@@ -13,7 +13,7 @@ from torch import nn
 
 from dws.errors import DTypeError, InvalidArgumentError, LayoutError
 from dws.on_demand.units import Unit, UnitParameter
-from dws.trainers.module_weights import canonical_name
+from dws.torch_module import canonical_name
 
 RANKS_MAX = 256
 _REFUSED = {

@@ -181,7 +181,7 @@ class Training:
             raise StateError("expected fully_shard, then start once")
         from dws.on_demand import sharding
         from dws.on_demand.gradients import Gradients
-        from dws.trainers.module_weights import canonical_name
+        from dws.torch_module import canonical_name
         from dws.trainers.publisher import Publisher
 
         units = [unit for _, unit in self._units]

@@ -14,12 +14,11 @@ import math
 from typing import Any, Iterator
 
 from dws.arrays import require_plain
+from dws.declare.pieces import Piece
 from dws.dtypes import loaded_torch
 from dws.errors import LayoutError
 from dws.layout import Range
-from dws.torch_module import named_tensors
-
-FSDP1_WRAPPER = "_fsdp_wrapped_module"
+from dws.torch_module import FSDP1_WRAPPER, named_tensors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +45,27 @@ class FlatTensor:
     def place(self) -> tuple[Any, ...]:
         """All but the values."""
         return self.shape, self.dtype, self.held
+
+    def part(self, name: str, piece: Piece) -> FlatTensor:
+        """What this process has of a piece of the tensor.
+
+        Args:
+          name: of the tensor, for errors.
+
+        Raises:
+          LayoutError: the elements of the piece are not one range.
+        """
+        if not piece.index:
+            return self
+        elements = piece.elements(self.shape)
+        if elements is None:
+            raise LayoutError(
+                f"'{piece.name}' is not one range of the elements of '{name}' {list(self.shape)}, which is cut flat: use FSDP2"
+            )
+        first, last = (min(max(at, elements[0]), elements[1]) for at in self.held)
+        held = (first - elements[0], last - elements[0]) if first < last else (0, 0)
+        mine = self.elements[first - self.held[0] : last - self.held[0]] if first < last else self.elements[:0]
+        return FlatTensor(piece.shape(self.shape), self.dtype, held, mine)
 
 
 def module_tensors(module: Any) -> dict[str, Any]:

@@ -7,6 +7,9 @@ Otherwise each share has a place of its own (resident_shares): on its device, or
 before each version. Shares are the parts of sharded tensors, which the framework has in buffers of its own, parts of whole
 ones, views of larger memory, which an optimizer may update as a whole, and casts. Rows that FSDP1 and ZeRO-3 have cut are
 put together (flat_exchange).
+
+Names are those of the checkpoint: what transformers' own conversion gives for its models (dws.declare.conversion), such as one
+weight for each expert of a stacked tensor; all other tensors keep their names, without those of wrappers.
 """
 
 from __future__ import annotations
@@ -14,41 +17,40 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Iterable, Mapping, Optional
 
-from dws.arrays import local_of
+from dws.arrays import local_of, require_plain
+from dws.declare.conversion import converted
+from dws.declare.module_tensors import ModuleTensors, places_of
+from dws.declare.pieces import Piece as Part
 from dws.device_tensor import is_on_device
 from dws.dtypes import DType, loaded_torch
 from dws.errors import LayoutError, StateError
-from dws.torch_module import bind, is_module, named_tensors
+from dws.torch_module import canonical_name, is_module, named_tensors
 from dws.trainer import Trainer
 from dws.trainers.flat_exchange import FlatExchange, Piece, flat_source, rows_begun
-from dws.trainers.flat_tensors import FSDP1_WRAPPER, FlatTensor, module_tensors
-from dws.trainers.placement import ranges_of
+from dws.trainers.flat_tensors import FlatTensor, module_tensors
+from dws.trainers.placement import Ranges, ranges_of
 from dws.trainers.published_types import PublishedTypes, kept_by_model
 from dws.trainers.resident_shares import ResidentShares, ShareMemory, Source
 from dws.trainers.shares import Declarations, Declared, Share
-
-# Prefixes that wrappers add to names; checkpoints and engines do not have them.
-_WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", FSDP1_WRAPPER)
-
-
-def canonical_name(own_name: str) -> str:
-    """The name that checkpoints and engines have for what a module names `own_name`."""
-    return ".".join(part for part in own_name.split(".") if part not in _WRAPPERS)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Weight:
     """Attributes:
-    own_name: the module's name for it, wrappers included.
-    sharded: true if it is a DTensor.
-    local_shape: the shape of this process's part.
+    own_name: the module's name for the tensor that it is a part of, wrappers included.
+    part: which part.
+    sharded: true if the tensor is a DTensor.
+    local_shape: the shape of this process's part of the tensor.
+    begins: for each dimension of that, the place in it of the weight's first element; negative if other processes have it.
     flat: FlatTensor.place of a tensor that is cut flat.
     """
 
     declared: Declared
     own_name: str
-    sharded: bool
-    local_shape: tuple[int, ...]
+    part: Part
+    sharded: bool = False
+    local_shape: tuple[int, ...] = ()
+    begins: tuple[int, ...] = ()
     flat: Optional[tuple[Any, ...]] = None
 
     def share(self, tensor: Any, share: Share) -> Any:
@@ -76,9 +78,26 @@ class _Weight:
             return local
         if not share.size_bytes:
             return local.new_empty([end - begin for begin, end in share.ranges])
-        origins = [begin for begin, _ in self.declared.ranges]
-        ranges = [(begin - o, end - o) for (begin, end), o in zip(share.ranges, origins)]
-        return local[tuple(slice(*each) for each in ranges)]
+        index: list[Any] = list(self.begins)
+        for dim, (begin, end) in zip(self.part.dims(self.local_shape), share.ranges):
+            index[dim] = slice(self.begins[dim] + begin, self.begins[dim] + end)
+        return local[tuple(index)]
+
+
+def checkpoint_parts(module: Any, tensors: Mapping[str, Any]) -> dict[str, list[Part]]:
+    """What is published of each tensor of a module, by its own name.
+
+    Args:
+      tensors: of module_tensors.
+
+    Raises:
+      LayoutError: the checkpoint has something else than parts of a tensor, or a tensor has no shape; by name.
+    """
+    for own_name, tensor in tensors.items():
+        require_plain(canonical_name(own_name), tensor, values=False)
+    found = {own: [Part(canonical_name(own))] for own in tensors}
+    found.update(converted(module, tensors))
+    return found
 
 
 class ModuleWeights:
@@ -107,13 +126,14 @@ class ModuleWeights:
         self._cuts = dict(cuts or {})
         tensors = module_tensors(self._module)
         parameters = {name for name, _ in self._module.named_parameters()}
+        self._parts = checkpoint_parts(self._module, tensors)
         names = {own: canonical_name(own) for own in tensors}
         kept = kept_by_model(self._module, types.dtype, names.values())
-        for own_name, name in names.items():
+        for name, (own_name, part) in places_of(self._parts).items():
             tensor, is_buffer = tensors[own_name], own_name not in parameters
             is_buffer = is_buffer and not isinstance(tensor, FlatTensor)
-            dtype = types.of(name, tensor, is_buffer or name in kept)
-            self._weights[name] = self._declared(name, own_name, tensor, dtype, not is_buffer)
+            dtype = types.of(name, tensor, is_buffer or names[own_name] in kept)
+            self._weights[name] = self._weight(part, own_name, tensor, dtype, not is_buffer)
         # A process that does not have a scalar cannot say so by ranges.
         self.declared = {
             name: weight.declared
@@ -124,28 +144,34 @@ class ModuleWeights:
         self._copied = any(
             weight.sharded
             or weight.flat
+            or (weight.part.index and weight.part.elements(weight.local_shape) is None)
             or weight.declared.spec.dtype is not DType.of(tensors[weight.own_name].dtype)
             for weight in self._weights.values()
         ) or _share_memory(tensors.values())
         self._shares: Mapping[str, Share] = {}
         self._views: dict[str, Any] = {}  # if nothing is copied
+        self._held: dict[str, Any] = {}  # the module's tensors then
         self._resident: Optional[ResidentShares] = None
 
-    def _declared(
-        self, name: str, own_name: str, tensor: Any, dtype: DType, divisible: bool
+    def _weight(
+        self, part: Part, own_name: str, tensor: Any, dtype: DType, divisible: bool
     ) -> _Weight:
         if isinstance(tensor, FlatTensor):
+            tensor = tensor.part(own_name, part)
             ranges = rows_begun(tensor.shape, tensor.held)
-            declared = Declared.of(name, dtype, tensor.shape, ranges, self._cuts)
+            declared = Declared.of(part.name, dtype, tensor.shape, ranges, self._cuts)
             declared = dataclasses.replace(
                 declared, flat=tensor.held, flat_on_device=is_on_device(tensor.elements)
             )
-            return _Weight(declared, own_name, False, (), tensor.place)
-        ranges = ranges_of(name, tensor)
+            return _Weight(declared, own_name, part, flat=tensor.place)
+        whole = tuple(int(extent) for extent in tensor.shape)
+        held = ranges_of(own_name, tensor)
+        ranges = _of_part(part, whole, held)
+        declared = Declared.of(part.name, dtype, part.shape(whole), ranges, self._cuts, divisible)
         sharded = hasattr(tensor, "placements")
-        declared = Declared.of(name, dtype, tensor.shape, ranges, self._cuts, divisible)
         local = tensor.to_local() if sharded else tensor
-        return _Weight(declared, own_name, sharded, tuple(local.shape))
+        begins = tuple(at - own for (at, _), (own, _) in zip(part.box(whole), held))
+        return _Weight(declared, own_name, part, sharded, tuple(local.shape), begins)
 
     def meet(self, declared: Declarations) -> None:
         """Args:
@@ -191,13 +217,11 @@ class ModuleWeights:
             self._resident = ResidentShares(shares, on_device)
             self._resident.register(trainer, self._sources(tensors, own), timeout, lists)
             return
-        held = named_tensors(self._module)
-        tensors = {name: held[weight.own_name] for name, weight in self._weights.items()}
+        self._held = named_tensors(self._module)
+        parts = ModuleTensors(self._module, self._parts)
         cuts = {name: share.spec.cuts for name, share in shares.items()}
-        self._views = trainer.register(
-            tensors, cuts=cuts, views="torch", timeout=timeout, lists=lists
-        )
-        bind(self._module, {self._weights[k].own_name: view for k, view in self._views.items()})
+        self._views = trainer.register(parts, cuts=cuts, views="torch", timeout=timeout, lists=lists)
+        parts.bind(self._views)
 
     def refresh(self) -> None:
         """Puts the current weights where the sender reads them. Call it before each version, with FSDP1 and ZeRO-3 on
@@ -210,7 +234,7 @@ class ModuleWeights:
             tensors = module_tensors(self._module)
         except LayoutError as error:
             raise StateError(str(error)) from None
-        changed = sorted(set(tensors) ^ {weight.own_name for weight in self._weights.values()})
+        changed = sorted(set(tensors) ^ set(self._parts))
         if changed:
             raise StateError(
                 f"the module has other weights than when it was registered, such as '{changed[0]}': do "
@@ -227,9 +251,10 @@ class ModuleWeights:
     def _require_unmoved(self, tensors: Mapping[str, Any]) -> None:
         """Raises StateError if a weight is not in the memory that the sender reads."""
         for name, view in self._views.items():
-            tensor = tensors[self._weights[name].own_name]
+            own_name = self._weights[name].own_name
+            tensor = tensors[own_name]
             mine = self._share(name, tensor)
-            if tensor is view:
+            if is_on_device(tensor) and tensor is self._held[own_name]:
                 continue  # of a device: if it has moved, the next publish registers its new place
             if mine.device != view.device or mine.data_ptr() != view.data_ptr():
                 raise StateError(
@@ -275,15 +300,34 @@ class ModuleWeights:
         own = {}
         for name, weight in self._weights.items():
             tensor = tensors[weight.own_name]
-            place = tensor.place if isinstance(tensor, FlatTensor) else None
+            found = None
+            if isinstance(tensor, FlatTensor):
+                found = tensor.part(weight.own_name, weight.part)
+            place = found and found.place
             if place != weight.flat:
                 raise StateError(
                     f"{weight.declared.spec} had the place {weight.flat} in flat memory when it was registered, and has "
                     f"{place} now: do not wrap, convert or replace weights during the training"
                 )
-            if place is not None:
-                own[name] = (tensor.held[0], tensor.elements)
+            if found is not None:
+                own[name] = (found.held[0], found.elements)
         return own
+
+
+def _of_part(part: Part, shape: tuple[int, ...], held: Ranges) -> Ranges:
+    """What a process has of a part of a tensor, of which it has `held`.
+
+    Raises:
+      LayoutError: it is one number, which a process cannot be without.
+    """
+    if not part.index:
+        return held
+    ranges = part.held(shape, held)
+    if ranges is not None and all(begin < end for begin, end in ranges):
+        return ranges
+    if not part.shape(shape):
+        raise LayoutError(f"'{part.name}' is one number of a sharded tensor: expected dimensions")
+    return tuple((0, 0) for _ in part.shape(shape))
 
 
 def _share_memory(tensors: Iterable[Any]) -> bool:

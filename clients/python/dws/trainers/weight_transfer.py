@@ -2,22 +2,27 @@
 
 It has the methods of the `weight_transfer` of TRL's AsyncGRPOTrainer, which calls them on process 0:
 
-AsyncGRPOTrainer(..., weight_transfer=WeightTransfer("/run/dws/sender-0.sock", "run7"))
+AsyncGRPOTrainer(model, ..., weight_transfer=WeightTransfer("/run/dws/sender-0.sock", "run7", model=model))
 
+With the model, its weights have the names of its checkpoint, as Publisher gives them (dws.trainers.module_weights).
 Other frameworks that gather their weights for the engines call `send_weights` in the place of their own
 transfer (docs/trainers.md).
 """
 
 from __future__ import annotations
 
-from typing import Any, Iterator, Mapping, Optional, Union
+from typing import Any, Iterator, Mapping, Optional, Sequence, Union
 
 from dws.arrays import require_plain, spec_of
+from dws.declare.pieces import Piece
 from dws.errors import StateError
 from dws.layout import TensorSpec
 from dws.results import require_all
 from dws.stream import Stream
+from dws.torch_module import canonical_name
 from dws.trainer import Trainer
+from dws.trainers.flat_tensors import module_tensors
+from dws.trainers.module_weights import checkpoint_parts
 
 WAIT_SECONDS = 600.0
 
@@ -42,6 +47,7 @@ class WeightTransfer:
         rank: int = 0,
         world_size: int = 1,
         stream: Optional[Stream] = None,
+        model: Any = None,
     ) -> None:
         """Args:
         socket, job_id: of the sender.
@@ -52,7 +58,11 @@ class WeightTransfer:
         cuts: for engines that hold slices; see Trainer.register.
         rank, world_size, stream: of this process among those that publish; see Trainer. Each has
           a sender and streams whole tensors that no other one streams, such as its pipeline stage.
+        model: the torch module whose weights are streamed under its own names; None: they are published under the names
+          that they are streamed with.
         """
+        self._model = model
+        self._pieces: Optional[Mapping[str, Sequence[Piece]]] = None
         self._trainer = Trainer(socket, job_id, rank, world_size, stream)
         self._policy = policy
         self._timeout = timeout
@@ -80,10 +90,11 @@ class WeightTransfer:
           iterator: of (name, whole tensor).
 
         Raises:
-          StateError: it has other tensors than the first time, by name.
-          LayoutError: a tensor is a wrapper, or without memory of its own, by name.
+          StateError: it has other tensors than the first time, or one that is not the model's, by name.
+          LayoutError: a tensor is a wrapper, or without memory of its own, by name; or as Publisher.register, for the model.
           The errors of Trainer.version and Trainer.wait.
         """
+        iterator = self._named(iterator)
         tensors: Any = iterator
         if self._specs is None:
             tensors = []
@@ -108,6 +119,25 @@ class WeightTransfer:
         require_all(
             number, self._policy, self._trainer.wait(number, self._policy, self._timeout)
         )
+
+    def _named(self, iterator: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+        """The weights under the names that are published."""
+        if self._model is None:
+            yield from iterator
+            return
+        if self._pieces is None:
+            own = checkpoint_parts(self._model, module_tensors(self._model))
+            self._pieces = {canonical_name(name): pieces for name, pieces in own.items()}
+        for name, tensor in iterator:
+            pieces = self._pieces.get(canonical_name(name))
+            if pieces is None:
+                raise StateError(
+                    f"'{name}' is not among the model's weights, such as '{next(iter(self._pieces), '')}': pass the model "
+                    "whose weights are streamed"
+                )
+            require_plain(name, tensor)
+            for piece in pieces:
+                yield piece.name, piece.view(tensor)
 
     def destroy(self) -> None:
         """Ends the registration."""
