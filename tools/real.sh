@@ -29,6 +29,7 @@
 #   --minutes=30         engines: after which no cell begins (60)
 #   --record=FILE        adds what the check finds, with day, commit and versions, to the file, as docs/ran.json
 #   --shots=FOLDER       page: keeps what it looked like
+#   --table=FILE         declare: writes docs/checkpoint-names.md there
 #   --verbose            quantise: also how codes of NaN and infinity differ
 #   --without-watch      ray: daemons do not look whether their owner lives, so it must fail
 #   --steps=N, --warm-up=N, --seed=N, --limit=N, --stale-checkpoint

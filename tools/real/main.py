@@ -85,6 +85,7 @@ def parse() -> argparse.Namespace:
             check.add_argument("--only", type=lambda text: text.split(","))
         if name in ("engines", "trainers", "quickstart"):
             check.add_argument("--logs", type=_path)
+    of["declare"].add_argument("--table", type=_path)
     of["slime"].add_argument("--source", type=_path, default="")
     of["engines"].add_argument("--all", action="store_true")
     of["engines"].add_argument("--list", action="store_true")

@@ -1,11 +1,15 @@
-"""Compares dws.declare with transformers, which this Python has.
+"""Compares dws.declare and dws.trainers with transformers, which this Python has.
 
-A small random model of each family is saved by transformers itself. Its checkpoint must have the names that
-dws.declare.from_module gives for the module, and the same bits. A family whose experts dws.declare does not know
-must be refused."""
+Small random models are saved by transformers itself. Each checkpoint must have the names that dws.declare.from_module gives for
+the module, and the same bits; Publisher must declare the same names, types and shapes. A model of REFUSED must be refused by
+name, and no other one. Families of dws.declare.experts must give the same by their table.
+
+    python -m tools.real.declare.families [FILE]    FILE: where docs/checkpoint-names.md is written
+"""
 
 from __future__ import annotations
 
+import datetime
 import os
 import sys
 import tempfile
@@ -14,59 +18,26 @@ from typing import Any
 import torch
 import transformers
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModelForCausalLM
 
 import dws
 from dws.declare.experts import FAMILIES
+from dws.trainers.module_weights import ModuleWeights
+from tools.real.declare.models import CLASSES, DENSE, EXPERTS, TIED, VISION, random_model
 from tools.real.report import Report
 
-# Sizes that replace those of a family's config, if it has them.
-SIZES = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "moe_intermediate_size": 24,
-    "shared_expert_intermediate_size": 16,
-    "vocab_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "kv_lora_rank": 8,
-    "q_lora_rank": 8,
-    "qk_nope_head_dim": 8,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 8,
-    "num_experts": 4,
-    "num_local_experts": 4,
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
-    "n_group": 1,
-    "topk_group": 1,
-    "first_k_dense_replace": 1,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-DENSE = ("gemma3_text", "llama", "mistral", "phi3", "qwen2", "qwen3")
-UNKNOWN = ("granitemoe", "llama4_text", "phimoe")
+# Their checkpoints have tensors that transformers computes from several of the module's, by the operation of that name.
+REFUSED = {"ernie4_5_vl_moe": "Concatenate", "kimi_k25": "Concatenate"}
+KINDS = {"dense": DENSE, "experts": EXPERTS, "vision": VISION, "tied": tuple(TIED)}
 
+PAGE = """# Names in checkpoints
 
-def random_model(family: str) -> Any:
-    """Makes a model whose tensors are all random, including those that start as zeros."""
-    config = AutoConfig.for_model(family)
-    for name, value in SIZES.items():
-        if hasattr(config, name):
-            setattr(config, name, value)
-    for name in ("layer_types", "mlp_layer_types"):  # one for each layer
-        kinds = getattr(config, name, None)
-        if kinds:
-            setattr(config, name, [kinds[0], kinds[-1]])
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    random = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for tensor in dws.named_tensors(model).values():
-            tensor.copy_(torch.randn(tensor.shape, generator=random))
-    return model
+The names and pieces that `dws.declare.from_module` and `dws.trainers` give models of transformers, beside what `save_pretrained`
+writes: {equal} of {all} small models of random weights are equal by name and to the bit, {refused} are refused by name.
+`tools/real.sh declare --table=docs/checkpoint-names.md` wrote this page, on {date} with transformers {transformers} and torch {torch}.
+
+| kind | `model_type` | class | tensors of the module | of the checkpoint | outcome |
+|---|---|---|---|---|---|
+"""
 
 
 def saved(model: Any) -> dict[str, torch.Tensor]:
@@ -90,26 +61,51 @@ def difference(declared: dws.declare.ModuleTensors, checkpoint: dict[str, torch.
     return ""
 
 
-def known(family: str, report: Report) -> None:
-    """Checks that dws.declare gives the family as transformers saves it."""
-    model = random_model(family)
-    checkpoint = saved(model)
-    declared = dws.declare.from_module(model)
-    found = difference(declared, checkpoint)
-    if found:
-        report.failed(family, found)
-    else:
-        report.ok(family, f"{len(checkpoint)} tensors equal")
+def published_difference(model: Any, checkpoint: dict[str, torch.Tensor]) -> str:
+    """Describes the first difference of what Publisher declares; empty if there is none."""
+    found = {
+        name: (each.spec.dtype.torch, each.spec.shape) for name, each in ModuleWeights(model).declared.items()
+    }
+    expected = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in checkpoint.items()}
+    wrong = sorted(name for name in {**found, **expected} if found.get(name) != expected.get(name))
+    return f"Publisher declares '{wrong[0]}' as {found.get(wrong[0])}" if wrong else ""
 
 
-def refused(family: str, report: Report) -> None:
-    """Checks that dws.declare refuses the family by name."""
+def outcome(name: str, report: Report) -> tuple[int, int, str]:
+    """Checks one model.
+
+    Returns:
+      the numbers of tensors of the module and of the checkpoint, and what the table says of it.
+    """
     try:
-        dws.declare.from_module(random_model(family))
+        model = random_model(name)
+        of_module, checkpoint = len(dws.named_tensors(model)), saved(model)
+    except Exception as error:  # of transformers: it refuses the sizes of models.py
+        report.failed(name, f"transformers makes no such model: {type(error).__name__}: {error}")
+        return 0, 0, "not made"
+    try:
+        wrong = difference(dws.declare.from_module(model), checkpoint)
+        wrong = wrong or published_difference(model, checkpoint)
+        if not wrong and name in FAMILIES:
+            wrong = difference(dws.declare.from_module(model, name), checkpoint)
+            wrong = wrong and f"by the table of dws.declare.experts: {wrong}"
+        said = wrong or "equal"
     except dws.LayoutError as error:
-        report.ok(family, f"refused: {str(error).split(' has ')[0]}")
+        wrong = "" if REFUSED.get(name, "\0") in str(error) else f"refused: {error}"
+        said = f"refused: {REFUSED.get(name)}"
+        try:
+            ModuleWeights(model)
+            wrong = "from_module refuses it, and Publisher does not"
+        except dws.LayoutError:
+            pass
     else:
-        report.failed(family, "is not refused")
+        if name in REFUSED:
+            wrong = wrong or "is not refused: take it out of REFUSED"
+    if wrong:
+        report.failed(name, wrong)
+    else:
+        report.ok(name, f"{said}, {of_module} tensors of the module, {len(checkpoint)} of the checkpoint")
+    return of_module, len(checkpoint), said
 
 
 def main() -> int:
@@ -117,11 +113,25 @@ def main() -> int:
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     report = Report(f"transformers {transformers.__version__}, torch {torch.__version__}")
-    for family in (*FAMILIES, *DENSE):
-        known(family, report)
-    for family in UNKNOWN:
-        refused(family, report)
-    return report.end()
+    rows = []
+    for kind, names in KINDS.items():
+        for name in names:
+            of_module, saved_count, said = outcome(name, report)
+            of = CLASSES[TIED.get(name, name)]
+            rows.append((said, f"| {kind} | `{name}` | {of} | {of_module} | {saved_count} | {said} |\n"))
+    status = report.end()
+    if len(sys.argv) > 1 and status == 0:
+        page = PAGE.format(
+            all=len(rows),
+            equal=sum(said == "equal" for said, _ in rows),
+            refused=sum(said != "equal" for said, _ in rows),
+            date=datetime.date.today(),
+            transformers=transformers.__version__,
+            torch=torch.__version__,
+        )
+        with open(sys.argv[1], "w", encoding="utf-8") as file:
+            file.write(page + "".join(row for _, row in rows))
+    return status
 
 
 if __name__ == "__main__":

@@ -111,6 +111,13 @@ def _faults(case: str) -> Case:
     return Case("on_demand_faults.py", senders=0, options=(f"--case={case}",), engine=False, needs=_FSDP)
 
 
+def _names(model: str, via: str) -> Case:
+    """The engine is vLLM."""
+    needs = ("torch", "transformers", "vllm", *(("accelerate",) if via == "hf" else ()))
+    options = (f"--model={model}", f"--via={via}")
+    return Case("names_run.py", senders=2 if via == "fsdp2" else 1, options=options, engine=False, needs=needs)
+
+
 _TRL = ("torch", "transformers", "accelerate", "trl", "datasets")
 CASES = {
     "hf": Case("hf_run.py"),
@@ -158,6 +165,13 @@ CASES = {
     "on_demand-staged": _on_demand("on_demand_run.py", 2, 2, "--steps=40", "--staged"),
     "on_demand-stopped": _faults("stopped"),
     "on_demand-whole": _faults("whole"),
+    "names-qwen3-moe": _names("qwen3_moe", "fsdp2"),
+    "names-granitemoe": _names("granitemoe", "fsdp2"),
+    "names-phimoe": _names("phimoe", "publisher"),
+    "names-olmoe": _names("olmoe", "publisher"),
+    "names-mixtral": _names("mixtral", "fsdp2"),
+    "names-gpt-neox": _names("gpt_neox", "publisher"),
+    "names-qwen2-moe-hf": _names("qwen2_moe", "hf"),
     "grpo": Case("grpo_run.py", needs=_TRL),
     "grpo-async": Case("grpo_async_run.py", needs=(*_TRL, "requests", "aiohttp")),
     "grpo-vllm": Case("grpo_vllm_run.py", engine=False, needs=(*_TRL, "vllm")),

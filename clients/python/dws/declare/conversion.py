@@ -116,11 +116,11 @@ class _Conversion:
         return [] if kept is None else [piece for _, piece in self._pieces[kept]]
 
     def _run(self, revert: Revert, skeleton: Any) -> dict[str, Any]:
-        torch = loaded_torch()
-        assert torch is not None
+        torch: Any = loaded_torch()
+        mode: Any = torch.overrides.TorchFunctionMode
         unknown: list[tuple[str, str]] = []
 
-        class Watch(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
+        class Watch(mode):  # type: ignore[misc]
             """Sees all calls of torch, and which operation of transformers makes them."""
 
             def __torch_function__(

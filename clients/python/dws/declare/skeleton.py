@@ -86,7 +86,7 @@ def tensors_of(skeleton: Any) -> Iterator[tuple[str, Any]]:
 def _shell(model: Any) -> Any:
     """A module of the same class and attributes, without modules and tensors."""
     # fully_shard and replicate make a class of torch's from the model's.
-    kind = next(each for each in type(model).__mro__ if not each.__module__.startswith("torch."))
+    kind: Any = next(each for each in type(model).__mro__ if not each.__module__.startswith("torch."))
     found = kind.__new__(kind)
     found.__dict__.update(model.__dict__)
     found.__dict__.update(_modules={}, _parameters={}, _buffers={})

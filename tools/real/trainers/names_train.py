@@ -1,0 +1,124 @@
+"""The trainer of names_run.py, with one or several processes: publishes a model of transformers, then its weights after a
+step, and saves these with save_pretrained. Files in a folder tell the engine's process how far it is."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from dws.trainers.hf import PublishCallback
+from dws.trainers.publisher import Publisher
+from tools.real.declare.models import random_model
+
+SECONDS_MAX = 600.0
+# What vLLM's kernels for the CPU take.
+SIZES = {
+    "hidden_size": 128, "intermediate_size": 64, "moe_intermediate_size": 64, "shared_expert_intermediate_size": 64,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
+}  # fmt: skip
+
+
+def wait_for(folder: str, name: str) -> None:
+    """Raises TimeoutError: the other process does not write the file in time."""
+    deadline = time.monotonic() + SECONDS_MAX
+    while not os.path.exists(os.path.join(folder, name)):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no {name} within {SECONDS_MAX:g} s")
+        time.sleep(0.05)
+
+
+def tell(folder: str, name: str) -> None:
+    with open(os.path.join(folder, name), "w"):
+        pass
+
+
+def step(model: torch.nn.Module, optimizer: Any) -> None:
+    """A step whose gradients are the weights: it changes every element that is not zero."""
+    for parameter in model.parameters():
+        parameter.grad = parameter.detach().clone()
+    optimizer.step()
+
+
+def save(model: Any, name: str, folder: str) -> None:
+    """Saves what is in the processes' parts as transformers saves a whole model. A collective call."""
+    state = {
+        key: tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+        for key, tensor in model.state_dict().items()
+    }
+    whole = random_model(name, SIZES)
+    whole.load_state_dict(state)
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        whole.save_pretrained(folder)
+
+
+def publish(options: argparse.Namespace, model: Any) -> None:
+    """By Publisher, of a whole model or of one that fully_shard has cut."""
+    if options.via == "fsdp2":
+        from torch.distributed.fsdp import fully_shard
+
+        dist.init_process_group("gloo")
+        lists = [part for part in model.modules() if isinstance(part, torch.nn.ModuleList)]
+        for layer in lists[0]:
+            fully_shard(layer)
+        fully_shard(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    publisher = Publisher(options.sender, options.job_id)
+    publisher.register(model)
+    publisher.publish(1)
+    tell(options.folder, "registered")
+    wait_for(options.folder, "attached")
+    step(model, optimizer)
+    publisher.publish(2)
+    publisher.wait(2, "all", timeout=300)
+    save(model, options.model, os.path.join(options.folder, "step"))
+    publisher.close()
+
+
+def train(options: argparse.Namespace, model: Any) -> None:
+    """By transformers.Trainer with PublishCallback: one step."""
+    import transformers
+
+    class Told(transformers.TrainerCallback):
+        """Comes after the callback that registers."""
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+            tell(options.folder, "registered")
+            wait_for(options.folder, "attached")
+
+    tokens = torch.arange(12) % 60
+    publishing = PublishCallback(options.sender, options.job_id)
+    arguments = transformers.TrainingArguments(
+        output_dir=os.path.join(options.folder, "output"), use_cpu=True, max_steps=1, save_strategy="no",
+        per_device_train_batch_size=2, learning_rate=0.1, report_to=[], disable_tqdm=True,
+    )  # fmt: skip
+    data: Any = [{"input_ids": tokens, "labels": tokens}] * 4
+    trainer = transformers.Trainer(model, arguments, train_dataset=data, callbacks=[publishing, Told()])
+    trainer.train()
+    model.save_pretrained(os.path.join(options.folder, "step"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    for name in ("sender", "job-id", "model", "via", "folder"):
+        parser.add_argument(f"--{name}", required=True)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    model = random_model(options.model, SIZES)
+    config = os.path.join(options.folder, "config")
+    model.config.architectures = [type(model).__name__]
+    model.config.save_pretrained(config)
+    if options.via == "hf":
+        train(options, model)
+    else:
+        publish(options, model)
+    tell(options.folder, "done")
+    print("trained", flush=True)
+
+
+if __name__ == "__main__":
+    main()
