@@ -25,6 +25,7 @@
 #   --only=PATTERN,...   engines, trainers, capture, quickstart, ray: some cells or cases; none of the trainers' cases may be skipped then
 #   --logs=FOLDER        engines, trainers, quickstart: keeps the logs
 #   --all, --list        engines: all cells (hours); prints the cells that would run. By default 60 starts of engines
+#   --compare            engines: engines attach with the option checkpoint, where their live memory is patched
 #   --seconds=60         engines: of requests in each search for torn passes (20)
 #   --minutes=30         engines: after which no cell begins (60)
 #   --record=FILE        adds what the check finds, with day, commit and versions, to the file, as docs/ran.json

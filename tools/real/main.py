@@ -89,6 +89,7 @@ def parse() -> argparse.Namespace:
     of["slime"].add_argument("--source", type=_path, default="")
     of["engines"].add_argument("--all", action="store_true")
     of["engines"].add_argument("--list", action="store_true")
+    of["engines"].add_argument("--compare", action="store_true")
     of["engines"].add_argument("--seconds", type=float, default=20.0)
     of["engines"].add_argument("--minutes", type=float, default=60.0)
     of["ray"].add_argument("--without-watch", action="store_true")

@@ -163,6 +163,27 @@ def tensors_of(source: Source) -> list[str]:
     return [part if isinstance(part, str) else part.tensor for part in parts]
 
 
+def boxes_of(
+    name: str, source: Source, shape: tuple[int, ...]
+) -> Iterator[tuple[CanonicalPart, tuple[Any, ...]]]:
+    """The parts of a parameter, each with its index in the parameter.
+
+    Raises:
+      LayoutError: the source does not fit the parameter's shape.
+    """
+    if isinstance(source, Parts):
+        for box in source.parts:
+            yield box.source, tuple(slice(*b) if isinstance(b, tuple) else b for b in box.box)
+    elif isinstance(source, Fused):
+        begin = 0
+        extents = source.extents(name, shape[source.dim])
+        for part, extent in zip(source.parts, extents):
+            yield part, (slice(None),) * source.dim + (slice(begin, begin + extent),)
+            begin += extent
+    elif source is not None:
+        yield source, ()
+
+
 def source_of(name: str, mapping: Optional[Mapped]) -> Source:
     """What parameter `name` is made of: by default the canonical tensor of the same name."""
     return mapping[name] if mapping and name in mapping else name

@@ -12,7 +12,7 @@ from typing import Optional, Sequence
 
 from tools.real.report import matching
 
-MODELS = ("llama", "qwen2", "qwen3", "qwen3-moe", "deepseek", "qwen3-fp8", "qwen3-moe-fp8", "deepseek-fp8", "qwen3-int4")
+MODELS = ("llama", "qwen2", "qwen3", "qwen3-moe", "deepseek", "glm4-moe", "qwen3-fp8", "qwen3-moe-fp8", "deepseek-fp8", "qwen3-int4")
 ENGINES = ("vllm-v1", "vllm-v2", "sglang")
 # How versions reach the engine while it runs. The first is the one that checks of failures use.
 _LIVE = {"vllm": ("extension", "transfer"), "sglang": ("plugin",)}

@@ -43,12 +43,18 @@ def cell_names(packages: list[str]) -> list[str]:
 class Run:
     """Runs cells and keeps what they found. Cells that are reached after `minutes` are not run."""
 
-    def __init__(self, module_paths: list[str], logs: str, seconds: float, minutes: float) -> None:
+    def __init__(
+        self, module_paths: list[str], logs: str, seconds: float, minutes: float, compares: bool
+    ) -> None:
+        """Args:
+        compares: engines attach with the option `checkpoint`.
+        """
         self.results: dict[str, Result] = {}
         self.report = Report("real engines")
         self._module_paths = module_paths
         self._logs = logs
         self._seconds = seconds
+        self._compares = compares
         self._deadline = time.monotonic() + 60 * minutes
 
     def _cell(self, name: str, check: Callable[[], str], logs: Callable[[], str]) -> None:
@@ -80,7 +86,7 @@ class Run:
         followed = [check for check in checks if check.startswith("follow-")]
         transfer = [check for check in checks if check == "transfer"]
         live = [check for check in checks if check not in (*followed, *transfer)]
-        scene = Scene(one, environment, self._logs, self._module_paths)
+        scene = Scene(one, environment, self._logs, self._module_paths, self._compares)
         try:
             for group, run in (
                 (live, self._live),
@@ -170,6 +176,6 @@ def run(options: argparse.Namespace, engines: Mapping[str, Environment]) -> int:
     if logs is not None:
         os.makedirs(logs, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="dws-") as folder:
-        cells = Run(options.modules, logs or folder, options.seconds, options.minutes)
+        cells = Run(options.modules, logs or folder, options.seconds, options.minutes, options.compare)
         cells.cells(wanted, engines)
     return cells.report.end()

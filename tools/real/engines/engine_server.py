@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 import psutil
 
@@ -28,6 +28,7 @@ class Start:
       log: a file for its output.
       module_paths: with the packages dws and tools.
       receiver: whose engine it is: the socket, for an integration that takes it at the start.
+      options: of the attach, for such an integration.
       transfer: vLLM: with the weight transfer backend.
       caches: keeps a cache of prefixes.
       port: 0: a free one.
@@ -39,6 +40,7 @@ class Start:
     log: str
     module_paths: Sequence[str]
     receiver: Optional[str] = None
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     transfer: bool = False
     caches: bool = False
     port: int = 0

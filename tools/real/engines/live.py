@@ -84,11 +84,12 @@ class LiveEngine:
     def _start(self) -> None:
         self._starts += 1
         name = f"live-{self._starts}"
+        options = {"checkpoint": self._model} if self._scene.compares else {}
         self._server = self._scene.start(
-            name, self._model, receiver=self._receiver.socket
+            name, self._model, receiver=self._receiver.socket, options=options
         )
         if isinstance(self._server, VllmServer):
-            self._server.call_workers("dws_attach", socket=self._receiver.socket)
+            self._server.call_workers("dws_attach", socket=self._receiver.socket, **options)
 
     def publish(self, step: int, prefix: str = "") -> None:
         """Publishes the step and returns when the engine has it."""

@@ -130,6 +130,25 @@ CONFIGS["deepseek"] = {
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 64,
 }
+# Engines keep its router in FP32; its checkpoint has the router in BF16 and the router's bias in FP32.
+CONFIGS["glm4-moe"] = {
+    "architectures": ["Glm4MoeForCausalLM"],
+    "model_type": "glm4_moe",
+    **_COMMON,
+    "partial_rotary_factor": 0.5,
+    "attention_bias": False,
+    "use_qk_norm": True,
+    "first_k_dense_replace": 1,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 1.0,
+    "n_group": 2,
+    "topk_group": 1,
+    "num_nextn_predict_layers": 0,
+}
 CONFIGS["qwen3-fp8"] = {**CONFIGS["qwen3"], **_TILED, **_FP8}
 CONFIGS["qwen3-int4"] = {**CONFIGS["qwen3"], **_TILED, **_INT4}
 CONFIGS["qwen3-moe-fp8"] = {**CONFIGS["qwen3-moe"], **_TILED, **_FP8}
@@ -180,6 +199,9 @@ def _stored(kind: str, weights: dict[str, torch.Tensor]) -> dict[str, _Stored]:
     found = {}
     recipe = _recipe(kind)
     for name, tensor in weights.items():
+        if tensor.dtype is torch.float32:
+            found[name] = _Stored(DType.F32, tuple(tensor.shape), tensor.numpy().tobytes())
+            continue
         bits = tensor.contiguous().view(torch.int16).numpy().view(np.uint16)
         excluded = any(fnmatch.fnmatchcase(name, pattern) for pattern in _NOT_QUANTISED)
         if recipe is None or tensor.dim() != 2 or excluded:
@@ -252,7 +274,7 @@ def version_weights(kind: str, version: int) -> dict[str, torch.Tensor]:
         if name == "lm_head.weight":
             value[:, 0] = 0.0
             value[NEXT_TOKEN, 0] = _LIKING
-        weights[name] = value.to(torch.bfloat16)
+        weights[name] = value.to(_type_of(name))
     return weights
 
 
@@ -269,8 +291,12 @@ def trained_weights(kind: str, step: int) -> dict[str, torch.Tensor]:
             changed = torch.rand(shape, generator=random) < CHANGED_SHARE
             changed.view(-1)[place] = True  # of small tensors, too
             value = torch.where(changed, -value * growth, value)
-        weights[name] = value.to(torch.bfloat16)
+        weights[name] = value.to(_type_of(name))
     return weights
+
+
+def _type_of(name: str) -> torch.dtype:
+    return torch.float32 if name.endswith("e_score_correction_bias") else torch.bfloat16
 
 
 def write_checkpoint(folder: str, kind: str, weights: dict[str, torch.Tensor]) -> None:
@@ -320,7 +346,7 @@ def _attention(at: str, config: dict[str, Any]) -> Iterator[tuple[str, tuple[int
         if config["model_type"] == "qwen2":
             yield f"{at}.{letter}_proj.bias", (rows,)
     yield f"{at}.o_proj.weight", (hidden, query)
-    if config["model_type"].startswith("qwen3"):
+    if config["model_type"].startswith("qwen3") or config.get("use_qk_norm"):
         for letter in "qk":
             yield f"{at}.{letter}_norm.weight", (dim,)
 
@@ -347,6 +373,8 @@ def _mlp(at: str, config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]
     middle = int(config["moe_intermediate_size" if experts else "intermediate_size"])
     if experts:
         yield f"{at}.gate.weight", (experts, hidden)
+        if config["model_type"] == "glm4_moe":
+            yield f"{at}.gate.e_score_correction_bias", (experts,)
     shared = [f"{at}.shared_experts"] if config.get("n_shared_experts") else []
     for one in [*(f"{at}.experts.{e}" for e in range(experts)), *shared] if experts else [at]:
         for letter in ("gate", "up"):

@@ -28,6 +28,7 @@ class Scene:
 
     Attributes:
       configuration: what is checked.
+      compares: engines attach with the option `checkpoint`.
     """
 
     def __init__(
@@ -36,12 +37,14 @@ class Scene:
         environment: Environment,
         logs: str,
         module_paths: Sequence[str],
+        compares: bool = False,
     ) -> None:
         """Args:
         logs: a folder for the logs of engines.
         module_paths: as Start's.
         """
         self.configuration = configuration
+        self.compares = compares
         self._environment = environment
         self._logs = logs
         self._module_paths = module_paths

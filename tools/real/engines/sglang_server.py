@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any, Mapping, Sequence
 
@@ -10,7 +11,7 @@ from tools.real.engines.observation import Sample
 
 
 # Modules of SGLang with the models that the checks use.
-_MODELS = {"llama", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"}
+_MODELS = {"glm4_moe", "llama", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"}
 
 
 def _other_models(packages: str) -> list[str]:
@@ -41,6 +42,7 @@ class SglangServer(EngineServer):
         }
         if start.receiver is not None:
             variables["DWS_RECEIVER_SOCKET"] = start.receiver
+            variables["DWS_ATTACH_OPTIONS"] = json.dumps(start.options)
         variables.update(start.environment.variables(list(start.module_paths)))
         python, log = start.environment.python, start.log
         super().__init__(command, variables, "/model_info", python, log, start.port)

@@ -20,10 +20,12 @@ import os
 import time
 from typing import Any, Iterable, Mapping, NamedTuple, Optional
 
+from dws.dtypes import DType
 from dws.errors import DwsError, InvalidArgumentError, LayoutError
 from dws.mapping import Mapped, Source
 from dws.plugins.canonical import Canonical, ModelShape, Parallel
 from dws.plugins.capture import Captured, capture
+from dws.plugins.cast_parameters import casts_of
 from dws.plugins.checkpoint import CheckpointFiles
 from dws.plugins.layers import is_constant
 from dws.plugins.mapping import is_engines_own, parameter_source
@@ -54,11 +56,13 @@ class Agreed:
     mapping: a Source for every parameter and persistent buffer.
     excluded: canonical tensors that no parameter is made of, because no version changes them.
     how: in words, who says so.
+    casts: parameters that load_weights casts, each with the type of the checkpoint.
     """
 
     mapping: dict[str, Source]
     how: str
     excluded: tuple[str, ...] = ()
+    casts: Mapping[str, DType] = dataclasses.field(default_factory=dict)
 
 
 def agreed_mapping(
@@ -112,7 +116,8 @@ def agreed_mapping(
         f"{f', load_weights alone says it of {len(alone)}: {_some(alone)}' if alone else ''} "
         f"({len(canonical)} tensors, {time.monotonic() - begin:.1f} s)"
     )
-    return Agreed(mapping, how, tuple(filter(is_constant, canonical)))
+    casts = casts_of(tensors, mapping, canonical, given)
+    return Agreed(mapping, how, tuple(filter(is_constant, canonical)), casts)
 
 
 def _by_table(

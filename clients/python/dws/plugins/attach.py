@@ -15,8 +15,9 @@ from dws.engine import Engine
 from dws.errors import DwsError, InvalidArgumentError, LayoutError, StateError
 from dws.held.watch import CopyWatch, explained
 from dws.mapping import Mapped, source_of
-from dws.plugins.agreed_mapping import Weights, agreed_mapping, folder_of
+from dws.plugins.agreed_mapping import Agreed, Weights, agreed_mapping, folder_of
 from dws.plugins.canonical import Parallel
+from dws.plugins.cast_parameters import CastParameters, within_limit
 from dws.plugins.checkpoint import CheckpointFiles, require_as_loaded
 from dws.plugins.layers import Hooks, post_commit_hook, resolve
 from dws.plugins.processed import EngineProcessing, ProcessedLayers
@@ -151,33 +152,61 @@ class AttachedRank:
             agreed = agreed_mapping(model, config, rank.part, given, weights)
         processed.keep(agreed.mapping)
         if files is not None:
-            processed.require_as_loaded(agreed.mapping, files)
+            if processed.count:
+                processed.require_as_loaded(agreed.mapping, files)
             require_as_loaded(named_tensors(processed.target), agreed.mapping, files)
         self.rank = rank
         self.mapping_by = agreed.how + processed.how()
         self._processed = processed
+        self._casts: Optional[CastParameters] = None
         weights_now = functools.partial(_weights, processed, agreed.mapping)
         watch = CopyWatch(model, weights_now, options.kept, processed.updated(), post_commit is None)
         self._refreshed = _refreshed(watch, processing, derives=processed.derives)
         self.engine = Engine(socket, rank.number % on_host, on_host)
+        how = {"timeout": options.timeout, "commits_on_request": commits_on_request, "watch": watch}
+        excluded = [*options.excluded, *agreed.excluded]
         try:
-            self.engine.attach(
-                processed.target,
-                mapping=agreed.mapping,
-                excluded=[*options.excluded, *agreed.excluded],
-                post_commit=post_commit,
-                rebuild=self._rebuild if processed.count or self._refreshed else None,
-                timeout=options.timeout,
-                commits_on_request=commits_on_request,
-                watch=watch,
-            )
+            self._attach(agreed, excluded=excluded, post_commit=post_commit, **how)
         except BaseException:
             self.engine.close()
             raise
         object.__setattr__(model, _ATTACHED_BEFORE, True)
         self.gate = StepGate(self.engine, minimum, options.step_timeout)
 
+    def _attach(self, agreed: Agreed, **how: Any) -> None:
+        """Attaches what the mapping says. What the loader casts is cast after commits, if the trainer publishes the types of the
+        checkpoint, and else has to be published in the engine's.
+
+        Args:
+          how: further arguments of Engine.attach.
+        """
+        target = self._processed.target
+        types = within_limit(target, agreed.casts)
+        refused: Optional[InvalidArgumentError] = None
+        if types:
+            self._casts = casts = CastParameters(target, agreed.mapping, types)
+            try:
+                self.engine.attach(casts.target, casts.mapping, rebuild=self._rebuild, **how)
+                self.mapping_by += casts.how()
+                return
+            except LayoutError:
+                raise
+            except InvalidArgumentError as error:  # of the receiver
+                refused, self._casts = error, None
+        try:
+            rebuild = self._rebuild if self._processed.count or self._refreshed else None
+            self.engine.attach(target, agreed.mapping, rebuild=rebuild, **how)
+        except InvalidArgumentError as error:
+            if refused is None or isinstance(error, LayoutError):
+                raise
+            raise InvalidArgumentError(
+                f"{error}; and with {len(types)} parameters as the engine's checkpoint has them, such as "
+                f"'{next(iter(types))}': {refused}. Publish each weight in the type of that checkpoint (dtypes= of Publisher)"
+            ) from refused
+
     def _rebuild(self, changed: Optional[frozenset[str]]) -> None:
+        if self._casts is not None:
+            self._casts.write(changed)
         if self._processed.count:
             self._processed.rebuild(changed)
         if self._refreshed is not None:

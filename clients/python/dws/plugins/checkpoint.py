@@ -8,14 +8,14 @@ cast, as loaders make it.
 
 from __future__ import annotations
 
-from typing import Any, Iterator, Mapping
+from typing import Any, Mapping
 
 import numpy as np
 
 from dws.arrays import raw_bits
 from dws.dtypes import DType, loaded_torch
 from dws.errors import LayoutError
-from dws.mapping import CanonicalPart, Fused, Mapped, Parts, ranges_of
+from dws.mapping import CanonicalPart, Mapped, boxes_of, ranges_of
 from dws.plugins.checkpoint_files import CheckpointFiles as CheckpointFiles
 
 
@@ -39,7 +39,7 @@ def require_as_loaded(
         on_host = tensor.detach().cpu().contiguous() if hasattr(tensor, "detach") else tensor
         dtype = DType.of(tensor.dtype)
         live = raw_bits(name, on_host, dtype)
-        for part, picked in _boxes(name, source, live.shape):
+        for part, picked in boxes_of(name, source, live.shape):
             if not np.array_equal(live[picked], _range_of(part, checkpoint, dtype)):
                 differ.append(f"'{name}' ({_described(part, checkpoint, dtype)})")
                 break
@@ -65,27 +65,10 @@ def fill(tensors: Mapping[str, Any], mapping: Mapped, checkpoint: CheckpointFile
     for name, tensor in tensors.items():
         dtype = DType.of(tensor.dtype)
         bits = np.zeros(tuple(tensor.shape), dtype.raw)
-        for part, picked in _boxes(name, mapping.get(name, name), bits.shape):
+        for part, picked in boxes_of(name, mapping.get(name, name), bits.shape):
             bits[picked] = _range_of(part, checkpoint, dtype)
         signed = torch.from_numpy(bits.reshape(-1).view(f"i{dtype.itemsize}"))
         tensor.data.copy_(signed.view(tensor.dtype).reshape(tensor.shape))
-
-
-def _boxes(
-    name: str, source: Any, shape: tuple[int, ...]
-) -> Iterator[tuple[CanonicalPart, tuple[Any, ...]]]:
-    """The parts of a parameter, each with its index in the parameter."""
-    if isinstance(source, Parts):
-        for box in source.parts:
-            yield box.source, tuple(slice(*b) if isinstance(b, tuple) else b for b in box.box)
-    elif isinstance(source, Fused):
-        begin = 0
-        extents = source.extents(name, shape[source.dim])
-        for part, extent in zip(source.parts, extents):
-            yield part, (slice(None),) * source.dim + (slice(begin, begin + extent),)
-            begin += extent
-    else:
-        yield source, ()
 
 
 def _range_of(

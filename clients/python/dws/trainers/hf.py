@@ -11,13 +11,14 @@ load_best_model_at_end the training ends with one more, which has the weights of
 from __future__ import annotations
 
 import functools
-from typing import Any, Mapping, Optional, Sequence, Union
+from typing import Any, Mapping, Optional, Union
 
 # The code that makes a callback has loaded it already.
 from transformers import TrainerCallback
 
 from dws.errors import InvalidArgumentError, StateError
 from dws.results import WaitResult, require_all
+from dws.trainers.published_types import Types
 from dws.trainers.publisher import Publisher
 
 
@@ -35,12 +36,11 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc]
         wait_timeout: float = 60.0,
         cuts: Optional[Mapping[str, Any]] = None,
         dtype: Any = None,
-        keep_in_fp32: Sequence[str] = (),
-        cast: Sequence[str] = (),
+        dtypes: Optional[Types] = None,
         on_device: bool = True,
     ) -> None:
         """Args:
-          socket, job_id, cuts, dtype, keep_in_fp32, cast, on_device: as for
+          socket, job_id, cuts, dtype, dtypes, on_device: as for
             dws.trainers.publisher.Publisher.
           every_steps: optimizer steps from one version to the next; the first and the last state of
             the model are published in any case.
@@ -60,8 +60,7 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc]
             job_id,
             cuts,
             dtype,
-            keep_in_fp32=keep_in_fp32,
-            cast=cast,
+            dtypes=dtypes,
             on_device=on_device,
         )
         self._every_steps = every_steps

@@ -1,53 +1,63 @@
-"""Decides the element type with which each weight is published. All code that casts uses it; pure.
+"""Decides the element type with which each weight is published. All code that casts uses it.
 
-Weights that keep_in_fp32= names are published in FP32, whatever the module has: for engines that
-keep them so. With dtype= the other floating-point weights are cast, but these keep a wider type
-that the module has, unless cast= names them:
+With dtype= floating-point weights are cast to that type, but these keep a wider type that the module has:
 
 * buffers: a trainer has them as checkpoints and engines do;
 * the router's e_score_correction_bias, also where it is a parameter: eight biases may be one number in BF16;
 * what the model says, as from_pretrained of transformers reads it: _keep_in_fp32_modules_strict, and for torch.float16
   _keep_in_fp32_modules.
+
+dtypes= comes first, and spares nothing: it has the types of single weights, by patterns of their names, or names a checkpoint
+whose weights have them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import os
 import re
-from typing import Any, Collection, Iterable, Mapping, Sequence
+from typing import Any, Collection, Iterable, Mapping, Optional, Union
 
 from dws.dtypes import DType
 from dws.errors import DTypeError, InvalidArgumentError, LayoutError
+from dws.plugins.checkpoint_files import CheckpointFiles
 
 # Checkpoints and engines of DeepSeek-V3 and later models have it in FP32.
-_ROUTER_BIAS = ("*e_score_correction_bias",)
+_ROUTER_BIAS = "*e_score_correction_bias"
+_FLOATS = (DType.F16, DType.BF16, DType.F32, DType.F64)
+
+# Patterns (fnmatch) of canonical names, each with a type, of which the first that matches counts; or the folder of a checkpoint.
+Types = Union[Mapping[str, Any], str, "os.PathLike[str]"]
 
 
 @dataclasses.dataclass(frozen=True)
 class PublishedTypes:
     """Attributes:
     dtype: the type in which floating-point weights are published; None: each as the trainer has it.
-    keep_in_fp32: patterns (fnmatch) of canonical names that are published in FP32.
-    cast: patterns of canonical names that are cast although they are buffers, or the model keeps them.
+    dtypes: those of single weights, which come before `dtype`.
 
     Raises:
-      InvalidArgumentError: cast= without dtype=, or a pattern in both.
+      InvalidArgumentError, DTypeError: on construction: dtypes= is neither of Types, has a type that is no floating-point type, or
+        has the pattern "*"; or as CheckpointFiles.
     """
 
     dtype: Any = None
-    keep_in_fp32: Sequence[str] = ()
-    cast: Sequence[str] = ()
+    dtypes: Types = dataclasses.field(default_factory=dict)
+    _patterns: Mapping[str, DType] = dataclasses.field(default_factory=dict, init=False, repr=False)
+    _checkpoint: Optional[Mapping[str, DType]] = dataclasses.field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        for option in ("keep_in_fp32", "cast"):
-            if isinstance(getattr(self, option), str):
-                raise InvalidArgumentError(f"{option}= is a text, expected a list of patterns")
-        if self.dtype is None and self.cast:
-            raise InvalidArgumentError("cast= names exceptions of dtype=: pass that too")
-        both = sorted(set(self.keep_in_fp32) & set(self.cast))
-        if both:
-            raise InvalidArgumentError(f"{both} are in keep_in_fp32= and in cast=: expected one of them")
+        if isinstance(self.dtypes, Mapping):
+            patterns = {pattern: _float_of(pattern, dtype) for pattern, dtype in self.dtypes.items()}
+            object.__setattr__(self, "_patterns", patterns)
+        elif isinstance(self.dtypes, (str, os.PathLike)):
+            headers = CheckpointFiles(os.fspath(self.dtypes)).canonical()
+            object.__setattr__(self, "_checkpoint", {name: entry.dtype for name, entry in headers.items()})
+        else:
+            raise InvalidArgumentError(
+                f"dtypes= is a {type(self.dtypes).__name__}, expected a dict of patterns with types, or the folder of a checkpoint"
+            )
 
     def of(self, name: str, tensor: Any, keeps: bool) -> DType:
         """Args:
@@ -57,6 +67,7 @@ class PublishedTypes:
 
         Raises:
           DTypeError: DWS does not know the element type; with the name.
+          LayoutError: the checkpoint of dtypes= does not have it, or has it quantised and there is no dtype=.
         """
         try:
             own = DType.of(tensor.dtype)
@@ -64,31 +75,61 @@ class PublishedTypes:
             raise DTypeError(f"tensor '{name}': {error}") from None
         if not tensor.is_floating_point():
             return own
-        if _matches(name, self.keep_in_fp32):
-            return DType.F32
+        named = self._named(name)
+        if named is not None:
+            return named
         wanted = own if self.dtype is None else DType.of(self.dtype)
-        kept = (keeps or _matches(name, _ROUTER_BIAS)) and not _matches(name, self.cast)
+        kept = keeps or fnmatch.fnmatchcase(name, _ROUTER_BIAS)
         return own if kept and own.itemsize > wanted.itemsize else wanted
+
+    def _named(self, name: str) -> Optional[DType]:
+        """Returns what dtypes= says; None: nothing."""
+        if self._checkpoint is None:
+            return next((t for pattern, t in self._patterns.items() if fnmatch.fnmatchcase(name, pattern)), None)
+        found = self._checkpoint.get(name)
+        if found is None:
+            raise LayoutError(
+                f"dtypes= names checkpoint '{self.dtypes}', which has no tensor '{name}': expected the checkpoint of this model, with "
+                "every floating-point weight"
+            )
+        if found in _FLOATS:
+            return found
+        if self.dtype is None:
+            raise LayoutError(
+                f"dtypes= names checkpoint '{self.dtypes}', which has '{name}' quantised ({found.name}): pass dtype= for such "
+                "weights, or name a checkpoint that is not quantised"
+            )
+        return None
 
     def require_used(self, published: Mapping[str, DType]) -> None:
         """Args:
           published: by canonical name, of all processes.
 
         Raises:
-          LayoutError: a pattern has no effect, because it matches no name, or none of such a type.
+          LayoutError: a pattern has no effect, because it matches no name, or none that is published so.
         """
-        for option, patterns, wanted in (
-            ("keep_in_fp32", self.keep_in_fp32, DType.F32),
-            ("cast", self.cast, self.dtype and DType.of(self.dtype)),
-        ):
-            for pattern in patterns:
-                found = {n: t for n, t in published.items() if fnmatch.fnmatchcase(n, pattern)}
-                if wanted not in found.values():
-                    of_them = ", ".join(f"'{n}' {t.name}" for n, t in sorted(found.items())[:3])
-                    raise LayoutError(
-                        f"{option}= has '{pattern}', expected the pattern of a weight that is published as "
-                        f"{wanted.name}, found {of_them or 'no weight of such a name'}"
-                    )
+        for pattern, wanted in self._patterns.items():
+            found = {n: t for n, t in published.items() if fnmatch.fnmatchcase(n, pattern)}
+            if wanted not in found.values():
+                of_them = ", ".join(f"'{n}' {t.name}" for n, t in sorted(found.items())[:3])
+                raise LayoutError(
+                    f"dtypes= has '{pattern}', expected the pattern of a weight that is published as {wanted.name}, found "
+                    f"{of_them or 'no weight of such a name'}"
+                )
+
+
+def _float_of(pattern: str, dtype: Any) -> DType:
+    try:
+        found = DType.of(dtype)
+    except DTypeError as error:
+        raise DTypeError(f"dtypes= has '{pattern}': {error}") from None
+    if found not in _FLOATS:
+        raise DTypeError(f"dtypes= has '{pattern}': {found.name}, expected one of {', '.join(t.name for t in _FLOATS)}")
+    if pattern == "*":
+        raise InvalidArgumentError(
+            "dtypes= has '*', which spares no weight: pass dtype= for the others, which leaves alone what must not be cast"
+        )
+    return found
 
 
 def kept_by_model(module: Any, dtype: Any, names: Iterable[str]) -> Collection[str]:
@@ -108,7 +149,3 @@ def kept_by_model(module: Any, dtype: Any, names: Iterable[str]) -> Collection[s
         return ()
     found = re.compile("|".join(pattern.replace("*", ".*") for pattern in sorted(patterns)))
     return {name for name in names if found.search(name)}
-
-
-def _matches(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)

@@ -13,7 +13,7 @@ for step in range(1, steps + 1):
 from __future__ import annotations
 
 import logging
-from typing import Any, Callable, Mapping, Optional, Sequence, TypeVar, Union
+from typing import Any, Callable, Mapping, Optional, TypeVar, Union
 
 from dws.change_lists import Changes
 from dws.declare.megatron import MegatronTensors
@@ -31,7 +31,7 @@ from dws.trainer import PUBLISH_TIMEOUT_SECONDS, Trainer
 from dws.trainer_registration import REGISTER_TIMEOUT_SECONDS
 from dws.trainers.megatron_weights import MegatronWeights
 from dws.trainers.module_weights import ModuleWeights
-from dws.trainers.published_types import PublishedTypes
+from dws.trainers.published_types import PublishedTypes, Types
 from dws.trainers.resident_shares import ShareMemory
 from dws.trainers.share_lists import lists_of_shares
 from dws.trainers.shares import Declared, Share, shares_of
@@ -59,8 +59,7 @@ class Publisher:
         cuts: Optional[Mapping[str, Any]] = None,
         dtype: Any = None,
         reconnect_timeout: float = 60.0,
-        keep_in_fp32: Sequence[str] = (),
-        cast: Sequence[str] = (),
+        dtypes: Optional[Types] = None,
         on_device: bool = True,
     ) -> None:
         """Args:
@@ -71,21 +70,20 @@ class Publisher:
           engines of a trainer that has float32; None: as the module has them. Buffers, and weights
           that a model of transformers keeps in FP32, are not cast (dws.trainers.published_types).
         reconnect_timeout: seconds for a sender that has ended to come back, in `publish`.
-        keep_in_fp32: patterns (fnmatch) of the names of more weights that are published in FP32, whatever the module
-          has, because engines keep them so, such as "*.mlp.gate.weight".
-        cast: patterns of the names of weights that dtype= also casts, although they are buffers or
-          the model keeps them.
+        dtypes: types of single weights, before dtype=: patterns (fnmatch) of their names in order, such as
+          {"*.mlp.gate.weight": torch.float32}; or the folder of a checkpoint, to publish each weight in the type that it has
+          there. Nothing is spared.
         on_device: False: what would be read on its device, or cast there, is copied to the host before each version:
           for devices whose memory the sender cannot open (docs/gpu.md). Weights that are neither
           cut nor cast are not copied.
 
         Raises:
-          InvalidArgumentError: cast= without dtype=, or a pattern in both lists.
+          InvalidArgumentError, DTypeError: as PublishedTypes.
         """
         self._socket = socket
         self._job_id = job_id
         self._cuts = cuts
-        self._types = PublishedTypes(dtype, tuple(keep_in_fp32), tuple(cast))
+        self._types = PublishedTypes(dtype, dtypes if dtypes is not None else {})
         self._reconnect_timeout = reconnect_timeout
         self._on_device = on_device
         self._weights: Optional[Weights] = None
@@ -109,8 +107,8 @@ class Publisher:
 
         Raises:
           LayoutError, DTypeError: a layout cannot express a weight, or a weight is not its memory
-            (dws.arrays.require_plain), or a pattern of keep_in_fp32= or cast= has no effect; the
-            message names it, and nothing is registered.
+            (dws.arrays.require_plain), or a pattern of dtypes= has no effect, or its checkpoint lacks a weight;
+            the message names it, and nothing is registered.
           StateError: registered already; or another process failed, by its number.
           The errors of Trainer.register.
         """

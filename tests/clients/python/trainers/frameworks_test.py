@@ -102,7 +102,7 @@ class PublishCallbackTest(CallbackCase):
         for options, types in (
             ({}, {"weight": "BF16", "bias": "BF16", "scale": "F32"}),
             (
-                {"keep_in_fp32": ["bias"], "cast": ["scale"]},
+                {"dtypes": {"bias": torch.float32, "scale": "BF16"}},
                 {"weight": "BF16", "bias": "F32", "scale": "BF16"},
             ),
         ):

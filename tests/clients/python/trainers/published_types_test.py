@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import unittest
 from typing import Any
 
 import torch
 
 import dws
+from dws.dtypes import DType
 from dws.trainers.published_types import PublishedTypes, kept_by_model
 from dws.trainers.publisher import Publisher
+from tests.clients.python.engine_models import save_checkpoint
 from tests.clients.python.trainers.sender_case import SenderCase
 
 BF16, F32 = "BF16", "F32"
@@ -80,7 +83,7 @@ class PublishedTypesTest(SenderCase):
     def test_the_routers_bias_is_not_cast_where_it_is_a_parameter(self) -> None:
         module = torch.nn.Linear(8, 1)
         module.e_score_correction_bias = torch.nn.Parameter(torch.ones(8))
-        for options, wanted in (({}, F32), ({"cast": ["e_score*"]}, BF16)):
+        for options, wanted in (({}, F32), ({"dtypes": {"e_score*": BF16}}, BF16)):
             found = self.published_types(module, torch.bfloat16, **options)
             self.assertEqual(found, {"weight": BF16, "bias": BF16, "e_score_correction_bias": wanted})
 
@@ -91,45 +94,78 @@ class PublishedTypesTest(SenderCase):
             self.assertEqual({name: found[f"policy.model.{name}"] for name in wanted}, wanted)
         self.assertEqual(kept_by_model(outer(), None, ["policy.model.gate.weight"]), ())
 
-    def test_patterns_keep_and_cast_more(self) -> None:
+    def test_patterns_come_before_what_is_spared(self) -> None:
         for options, wanted in (
-            ({"keep_in_fp32": ["*norm.weight"]}, [F32, BF16, F32]),
-            ({"cast": ["*_bias"]}, [BF16, BF16, BF16]),
-            ({"keep_in_fp32": ["gate.w*"], "cast": ["gate.e_*"]}, [BF16, F32, BF16]),
+            ({"*norm.weight": torch.float32}, [F32, BF16, F32]),
+            ({"*_bias": torch.bfloat16}, [BF16, BF16, BF16]),
+            ({"gate.w*": "float32", "gate.e_*": BF16}, [BF16, F32, BF16]),
+            # The first that matches counts.
+            ({"gate.w*": F32, "*ate.*": "F16"}, [BF16, F32, "F16"]),
         ):
-            found = self.published_types(Model(), torch.bfloat16, **options)
+            found = self.published_types(Model(), torch.bfloat16, dtypes=options)
             names = ("norm.weight", "gate.weight", "gate.e_score_correction_bias")
             self.assertEqual([found[name] for name in names], wanted)
-        found = self.published_types(outer(), torch.bfloat16, cast=["*.gate.weight"])
+        found = self.published_types(outer(), torch.bfloat16, dtypes={"*.gate.weight": BF16})
         self.assertEqual(found["policy.model.gate.weight"], BF16)
 
     def test_what_engines_keep_in_fp32_is_widened(self) -> None:
         module = Model().bfloat16()
-        found = self.published_types(module, None, keep_in_fp32=["*.weight"])
+        found = self.published_types(module, None, dtypes={"*.weight": F32})
         weights = {name for name, dtype in found.items() if dtype == F32}
         self.assertEqual(weights, {"norm.weight", "gate.weight"})
         wanted = module.gate.weight.detach().float().reshape(-1)
         self.assertTrue(torch.equal(self.published("gate.weight"), wanted))
 
+    def test_each_weight_is_published_in_the_type_that_a_checkpoint_has(self) -> None:
+        module = Model()
+        held = {name: tensor.detach() for name, tensor in module.state_dict().items()}
+        wanted = {"norm.weight": BF16, "gate.weight": F32, "gate.e_score_correction_bias": F32, "small": "F16"}
+        self.save({name: held[name].to(DType[dtype].torch) for name, dtype in wanted.items()})
+        for made in (module, Model().bfloat16()):
+            # With dtype= too: it never touches a weight that the checkpoint has.
+            for dtype in (None, torch.bfloat16):
+                found = self.published_types(made, dtype, dtypes=self.folder)
+                self.assertEqual(found, {**wanted, "steps": "I64"})
+        bias = made.gate.e_score_correction_bias
+        self.assertEqual(self.published("gate.e_score_correction_bias").tolist(), bias.float().tolist())
+
+    def test_a_checkpoint_that_lacks_a_weight_or_has_it_quantised_is_refused(self) -> None:
+        held = dict(Model().state_dict())
+        del held["gate.weight"]
+        self.save(held)
+        with self.assertRaisesRegex(dws.LayoutError, "checkpoint '.*', which has no tensor 'gate.weight'"):
+            self.published_types(Model(), None, dtypes=self.folder)
+        self.save({**held, "gate.weight": torch.zeros(8, 4, dtype=torch.uint8)})
+        with self.assertRaisesRegex(dws.LayoutError, r"'gate.weight' quantised \(U8\): pass dtype="):
+            self.published_types(Model(), None, dtypes=self.folder)
+        self.assertIsNone(self.sender.register)
+        self.assertEqual(self.published_types(Model(), torch.bfloat16, dtypes=self.folder)["gate.weight"], BF16)
+
+    def save(self, tensors: Any) -> None:
+        save_checkpoint(os.path.join(self.folder, "model.safetensors"), tensors)
+
     def test_a_pattern_without_effect_is_refused(self) -> None:
         for options, why in (
-            ({"keep_in_fp32": ["*.bias"]}, r"keep_in_fp32= has '\*.bias'.*F32, found no weight"),
-            ({"keep_in_fp32": ["steps"]}, "'steps', expected .* F32, found 'steps' I64"),
-            ({"cast": ["gates.*"]}, r"cast= has 'gates.\*'.*BF16, found no weight"),
-            ({"cast": ["steps"]}, "found 'steps' I64"),
+            ({"*.bias": F32}, r"dtypes= has '\*.bias'.*F32, found no weight"),
+            ({"steps": F32}, "'steps', expected .* F32, found 'steps' I64"),
+            ({"gates.*": BF16}, r"dtypes= has 'gates.\*'.*BF16, found no weight"),
+            ({"gate.*": F32, "gate.weight": BF16}, "'gate.weight', expected .* BF16, found 'gate.weight' F32"),
         ):
             with self.assertRaisesRegex(dws.LayoutError, why):
-                self.published_types(Model(), torch.bfloat16, **options)
+                self.published_types(Model(), torch.bfloat16, dtypes=options)
         self.assertIsNone(self.sender.register)
 
-    def test_options_that_contradict_each_other_are_refused(self) -> None:
-        for given, why in (
-            ((None, (), ["a"]), "exceptions of dtype="),
-            ((torch.bfloat16, ["a", "b"], ["b"]), r"\['b'\] are in keep_in_fp32= and in cast="),
-            ((torch.bfloat16, "*bias"), "keep_in_fp32= is a text"),
+    def test_types_that_cannot_be_are_refused(self) -> None:
+        given: Any
+        for given, kind, why in (
+            ({"a*": "float12"}, dws.DTypeError, r"dtypes= has 'a\*': element type 'float12' is unknown"),
+            ({"a": torch.int8}, dws.DTypeError, "has 'a': I8, expected one of F16, BF16, F32, F64"),
+            ({"*": F32}, dws.InvalidArgumentError, r"has '\*', which spares no weight: pass dtype="),
+            (["a"], dws.InvalidArgumentError, "dtypes= is a list, expected a dict of patterns"),
+            (os.path.join(self.folder, "none"), dws.InvalidArgumentError, "checkpoint '.*none' cannot be listed"),
         ):
-            with self.assertRaisesRegex(dws.InvalidArgumentError, why):
-                PublishedTypes(*given)  # type: ignore[arg-type]
+            with self.assertRaisesRegex(kind, why):
+                PublishedTypes(torch.bfloat16, given)
 
 
 if __name__ == "__main__":
