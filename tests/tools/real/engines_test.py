@@ -204,18 +204,20 @@ class ModelTest(unittest.TestCase):
                 self.assertLess(share, 8 * CHANGED_SHARE, name)
 
     def test_a_checkpoint_has_the_weights_as_they_are(self) -> None:
-        weights = trained_weights("qwen2", 1)
-        with tempfile.TemporaryDirectory() as folder:
-            write_checkpoint(folder, "qwen2", weights)
-            with open(os.path.join(folder, "model.safetensors"), "rb") as file:
-                content = file.read()
-        (size,) = struct.unpack("<Q", content[:8])
-        header = json.loads(content[8 : 8 + size])
-        self.assertEqual(set(header), {"__metadata__", *weights})
-        for name, tensor in weights.items():
-            begin, end = header[name]["data_offsets"]
-            bits = tensor.view(torch.int16).numpy().tobytes()
-            self.assertEqual(content[8 + size + begin : 8 + size + end], bits, name)
+        for kind, in_fp32 in (("qwen2", 0), ("glm4-moe", 1)):
+            weights = trained_weights(kind, 1)
+            with tempfile.TemporaryDirectory() as folder:
+                write_checkpoint(folder, kind, weights)
+                with open(os.path.join(folder, "model.safetensors"), "rb") as file:
+                    content = file.read()
+            (size,) = struct.unpack("<Q", content[:8])
+            header = json.loads(content[8 : 8 + size])
+            self.assertEqual(set(header), {"__metadata__", *weights})
+            self.assertEqual(sum(header[name]["dtype"] == "F32" for name in weights), in_fp32)
+            for name, tensor in weights.items():
+                begin, end = header[name]["data_offsets"]
+                bits = tensor.view(torch.int32 if header[name]["dtype"] == "F32" else torch.int16).numpy().tobytes()
+                self.assertEqual(content[8 + size + begin : 8 + size + end], bits, name)
 
 
 class ServerTest(unittest.TestCase):

@@ -44,7 +44,7 @@ class Run:
     """Runs cells and keeps what they found. Cells that are reached after `minutes` are not run."""
 
     def __init__(
-        self, module_paths: list[str], logs: str, seconds: float, minutes: float, compares: bool
+        self, module_paths: list[str], logs: str, seconds: float, minutes: float, compares: bool = False
     ) -> None:
         """Args:
         compares: engines attach with the option `checkpoint`.

@@ -48,8 +48,8 @@ def main() -> None:
     dist.init_process_group("gloo")
     model, optimizer = sharded(options.dtype)
     dtype = None if options.dtype == "float32" else options.dtype
-    cast = ["scale"] if dtype else []  # the engine's buffer is of its type
-    publisher = Publisher(options.sender, options.job_id, dtype=dtype, cast=cast)
+    dtypes = {"scale": dtype} if dtype else {}  # the engine's buffer is of its type
+    publisher = Publisher(options.sender, options.job_id, dtype=dtype, dtypes=dtypes)
     publisher.register(model)
     comparison = Comparison(options.seen, options.dtype)
     torch.manual_seed(dist.get_rank())

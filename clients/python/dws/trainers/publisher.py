@@ -78,7 +78,8 @@ class Publisher:
           cut nor cast are not copied.
 
         Raises:
-          InvalidArgumentError, DTypeError: as PublishedTypes.
+          InvalidArgumentError, DTypeError: dtypes= has a type that is no floating-point type, or the pattern "*", or names no
+            checkpoint.
         """
         self._socket = socket
         self._job_id = job_id
