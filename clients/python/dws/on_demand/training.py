@@ -195,7 +195,7 @@ class Training:
         self._gradients = Gradients(parameters, units, self.ranks, memory, self._copies)
         cast = None if self._dtype is DType.F32 else self._dtype.torch
         publisher = Publisher(
-            self._socket, self._job_id, dtype=cast, cast=self._cast_too(cast), on_device=self._reads_on_device()
+            self._socket, self._job_id, dtype=cast, dtypes=self._cast_too(cast), on_device=self._reads_on_device()
         )
         socket = self._socket.replace("{rank}", str(self.rank))
         barrier = sharding.barrier if self._lockstep else None
@@ -233,17 +233,17 @@ class Training:
         buffers = any(name in published for name, _ in self._model.named_buffers())  # they are not cast
         return self._dtype is not DType.F32 and not buffers
 
-    def _cast_too(self, dtype: Any) -> list[str]:
+    def _cast_too(self, dtype: Any) -> dict[str, Any]:
         """Parameters that are gathered in `dtype`, although engines would keep them in FP32."""
         from dws.trainers.published_types import PublishedTypes, kept_by_model
 
         if dtype is None:
-            return []
+            return {}
         names = [parameter.name for _, unit in self._units for parameter in unit.parameters]
         kept = kept_by_model(self._model, dtype, names)
         types = PublishedTypes(dtype)
         one = next(self._model.parameters())  # all are FP32
-        return [name for name in names if types.of(name, one, name in kept) is not self._dtype]
+        return {name: dtype for name in names if types.of(name, one, name in kept) is not self._dtype}
 
     def _communicate_by(self, traffic: Traffic, memory: RankMemory) -> None:
         """Gives FSDP2 its communication."""

@@ -43,7 +43,7 @@ class PublishedTypes:
     """
 
     dtype: Any = None
-    dtypes: Types = dataclasses.field(default_factory=dict)
+    dtypes: Types = dataclasses.field(default_factory=lambda: dict[str, Any]())
     _patterns: Mapping[str, DType] = dataclasses.field(default_factory=dict, init=False, repr=False)
     _checkpoint: Optional[Mapping[str, DType]] = dataclasses.field(default=None, init=False, repr=False)
 
