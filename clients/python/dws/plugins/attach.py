@@ -188,6 +188,7 @@ class AttachedRank:
             try:
                 self.engine.attach(casts.target, casts.mapping, rebuild=self._rebuild, **how)
                 self.mapping_by += casts.how()
+                how["watch"].updates(casts.twins())
                 return
             except LayoutError:
                 raise

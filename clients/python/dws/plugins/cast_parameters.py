@@ -131,6 +131,9 @@ class CastParameters:
         # there is noticed.
         self.target._modules[""] = target
 
+    def twins(self) -> list[Any]:
+        return [cast.twin for cast in self._casts]
+
     def how(self) -> str:
         """For the line that an attach logs."""
         names = [f"{cast.name} {DType.of(cast.like.dtype).name} of {DType.of(cast.twin.dtype).name}" for cast in self._casts]

@@ -219,21 +219,27 @@ class AttachTest(unittest.TestCase):
             self.assertIn("1 parameters are cast after each commit", attached.mapping_by)
             self.assertEqual(self.views(receiver), [(f"{GATE} (BF16)", "BF16")])
             self.assertTrue(receiver.attached.has_post_commit_hook)
-            self.commit(receiver, SPECIAL_BITS[0])
+            new = checkpoint(self.CONFIG, seed=2)[GATE]
+            self.commit(receiver, new)
             live = self.model.tensor(GATE)
             self.assertIs(live.dtype, F32)
-            self.assertTrue((live == 1.0).all())
+            self.assertTrue(np.array_equal(bits_of(live), bits_of(new).astype(np.uint32) << 16))
+            # As SGLang's model holds it: the twin is no copy that goes stale.
+            object.__setattr__(self.model, "_dws_attached", attached)
+            with attached.engine.running(20):
+                pass
+            self.assertIsNone(attached.engine.stopped)
             attached.close()
             receiver.stop()
             self.model.load_weights(self.weights)
 
-    def commit(self, receiver: Receiver, bits: int) -> None:
+    def commit(self, receiver: Receiver, new: torch.Tensor) -> None:
         """Writes the twin, as a commit does, and has the engine's hook run."""
         down, up = receiver.leases.get(timeout=20)
         up.get(timeout=20)
         view = next(view for view in receiver.attached.views if view.tensor == GATE)
         memory = np.frombuffer(receiver.writable_region(), np.uint16)
-        memory[view.offset_bytes // 2 :][: self.weights[GATE].numel()] = bits
+        memory[view.offset_bytes // 2 :][: new.numel()] = bits_of(new).reshape(-1)
         down.put(engine_pb2.LeaseDown(post_commit=engine_pb2.PostCommit(pause_id=1, version=1)))
         self.assertEqual(up.get(timeout=20).post_commit_done.error, "")
         down.put(resume(1, 1))
