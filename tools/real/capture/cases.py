@@ -72,7 +72,7 @@ CASES = (
     Case("vllm", "qwen3_moe", pp=2),
     Case("vllm", "qwen3_moe", dp=2),
     Case("vllm", "qwen3_moe", dp=2, experts="linear"),
-    *(Case("sglang", model, tp) for model in ("llama", "qwen3_moe") for tp in (1, 2)),
+    *(Case("sglang", model, tp) for model in ("llama", "qwen3_moe", "glm4_moe") for tp in (1, 2)),
     Case("sglang", "qwen3_moe-long"),
     Case("sglang", "qwen3_moe", 2, experts="linear"),
     Case("sglang", "qwen3_moe", 2, experts="redundant"),
