@@ -292,6 +292,9 @@ class Engine:
             if drain is not None:
                 drain()
             self._stop_if_left()
+            wrong = None if self._watch is None or self._stopped is not None else self._watch.before_commit()
+            if wrong is not None:
+                self.stop(wrong)
 
         return call
 

@@ -150,10 +150,10 @@ def _castable(weight: Any, dtype: Any) -> bool:
 
 
 def _comparable(tensor: Any) -> bool:
-    return tensor.numel() >= _WINDOW_MIN and _has_bits(tensor)
+    return tensor.numel() >= _WINDOW_MIN and has_bits(tensor)
 
 
-def _has_bits(tensor: Any) -> bool:
+def has_bits(tensor: Any) -> bool:
     torch: Any = importlib.import_module("torch")
     dtype = tensor.dtype
     return bool(
@@ -191,7 +191,7 @@ def _runs_of(name: str, tensor: Any, dtype: Optional[Any] = None) -> Iterator[_R
         heads = _cast(_heads(form, _HEAD_ELEMENTS), tensor.dtype, dtype or tensor.dtype)
         begins = heads[:, :_RUN_ELEMENTS]
         # The usual case, for all rows together: a run at the row's beginning, without padding.
-        plain = _are_telling(begins) & (_bits(heads)[:, begins.shape[1] - 1 :] != 0).any(-1)
+        plain = _are_telling(begins) & (as_bits(heads)[:, begins.shape[1] - 1 :] != 0).any(-1)
         for head, begin, is_plain in zip(heads, begins, plain.tolist()):
             content = begin if is_plain else _telling(head, whole=form.shape[-1] <= _HEAD_ELEMENTS)
             if content is not None:
@@ -202,16 +202,16 @@ def _heads(rows: Any, elements: int) -> Any:
     """The first elements of some rows, as integers on the host."""
     count = math.prod(rows.shape[:-1])
     picked = sorted({number * count // _ROWS for number in range(_ROWS)})
-    return _rows_at(_bits(rows[..., :elements]), picked).cpu()
+    return rows_at(as_bits(rows[..., :elements]), picked).cpu()
 
 
 def sample_of(tensor: Any) -> Optional[int]:
     """Returns a number that changes with the first elements of some rows; None: not readable."""
-    rows = _as_rows(tensor) if _has_bits(tensor) else None
+    rows = _as_rows(tensor) if has_bits(tensor) else None
     return None if rows is None else hash(_heads(rows, _RUN_ELEMENTS).numpy().tobytes())
 
 
-def _rows_at(rows: Any, numbers: list[int]) -> Any:
+def rows_at(rows: Any, numbers: list[int]) -> Any:
     """The rows of these numbers, as a matrix."""
     torch: Any = importlib.import_module("torch")
     places: list[Any] = []
@@ -228,7 +228,7 @@ def _telling(row: Any, whole: bool) -> Optional[Any]:
     Args:
       whole: the row ends where it ends here: zeros at its end may be padding.
     """
-    filled = _bits(row).nonzero().reshape(-1)
+    filled = as_bits(row).nonzero().reshape(-1)
     if not filled.numel():
         return None
     end = int(filled[-1]) + 1 if whole else row.numel()
@@ -246,7 +246,7 @@ def is_telling(run: Any) -> bool:
 
 def _are_telling(runs: Any) -> Any:
     """As is_telling, of each row of a matrix."""
-    bits = _bits(runs)
+    bits = as_bits(runs)
     if bits.shape[1] < max(_WINDOW_MIN, _WINDOW[bits.element_size()]):
         return bits.new_zeros(bits.shape[0]).bool()
     telling = (bits.sort(-1).values.diff() != 0).sum(-1) >= _DISTINCT - 1
@@ -256,7 +256,7 @@ def _are_telling(runs: Any) -> Any:
     return telling
 
 
-def _bits(tensor: Any) -> Any:
+def as_bits(tensor: Any) -> Any:
     """A view as integers: types that torch hardly computes with can be copied and compared so."""
     torch: Any = importlib.import_module("torch")
     kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -275,7 +275,7 @@ def _cast(bits: Any, source: Any, dtype: Any) -> Any:
 
 def _keys(windows: Any) -> Any:
     """A number for each window, which is the last dimension; it wraps around."""
-    bits = _bits(windows).long()
+    bits = as_bits(windows).long()
     keys = bits[..., 0].clone()
     for place in range(1, bits.shape[-1]):
         keys = keys * _FACTOR + bits[..., place]
@@ -354,7 +354,7 @@ class _Batch:
 
     def add(self, name: str, matrix: Any, places: list[int]) -> None:
         torch: Any = importlib.import_module("torch")
-        matrix = _bits(matrix)
+        matrix = as_bits(matrix)
         if len(places) == matrix.shape[1] - self._size + 1:
             windows = matrix.unfold(-1, self._size, 1)
         else:
@@ -389,7 +389,7 @@ class _Batch:
             for row in self._from(matrix, number, places[place]):
                 for run in wanted[key] if is_telling(row) else ():  # not of zeros
                     count = min(run.content.numel(), row.numel())
-                    if _bits(row[:count]).equal(_bits(run.content[:count])) and is_telling(row[:count]):
+                    if as_bits(row[:count]).equal(as_bits(run.content[:count])) and is_telling(row[:count]):
                         yield name, run, count
         self._clear()
 
@@ -423,7 +423,7 @@ def constant_of(tensor: Any) -> Optional[float]:
     too many to check."""
     if not _comparable(tensor) or not tensor.dtype.is_floating_point or tensor.numel() > _SMALL_ELEMENTS:
         return None
-    bits = _bits(tensor.detach().contiguous()).reshape(-1)
+    bits = as_bits(tensor.detach().contiguous()).reshape(-1)
     is_one = bool(bits[0] != 0) and bool((bits == bits[0]).all())
     return float(tensor.detach().reshape(-1)[0]) if is_one else None
 
@@ -486,15 +486,15 @@ def equal_copies(
 
 def _is_cast_of(weight: Any, tensor: Any, is_new: bool) -> bool:
     weight, tensor = weight.detach().squeeze(), tensor.detach().squeeze()
-    if not _has_bits(weight) or not _has_bits(tensor) or not _castable(weight, tensor.dtype):
+    if not has_bits(weight) or not has_bits(tensor) or not _castable(weight, tensor.dtype):
         return False
     if not (is_new or tensor.dtype.is_floating_point):
         return False
     if weight.shape != tensor.shape or not 0 < tensor.numel() <= _EQUAL_ELEMENTS:
         return False
-    bits = _bits(tensor.contiguous())
+    bits = as_bits(tensor.contiguous())
     try:
-        same = _bits(_cast(_bits(weight.contiguous()), weight.dtype, tensor.dtype)).to(bits.device).equal(bits)
+        same = as_bits(_cast(as_bits(weight.contiguous()), weight.dtype, tensor.dtype)).to(bits.device).equal(bits)
     except RuntimeError:  # torch does not have this cast
         return False
     return bool(same) and (is_new or not bool((bits == bits.reshape(-1)[0]).all()))

@@ -13,6 +13,7 @@ import contextlib
 import enum
 import functools
 import gc
+import importlib
 import logging
 import types
 import weakref
@@ -140,12 +141,13 @@ class Held(NamedTuple):
     owner: str
 
 
-def held_by_model(model: Any) -> Iterator[Held]:
+def held_by_model(model: Any, unfilled: Optional[set[str]] = None) -> Iterator[Held]:
     """What a model, its submodules and their classes hold; hooks of modules count as held, and so do modules that are no
     submodules, with theirs. An object of several places has its first name.
 
     Args:
       model: a torch module.
+      unfilled: gets the names of where later passes may put tensors: of what is None, and of containers with ".*".
     """
     modules = dict(model.named_modules())
     others = {id(module) for module in modules.values()}
@@ -154,6 +156,11 @@ def held_by_model(model: Any) -> Iterator[Held]:
         todo: list[tuple[Path, Any]] = [*_of_class(module), ((), module)]
         while todo:
             path, value = todo.pop()
+            if unfilled is not None and (value is None or isinstance(value, _CONTAINERS)):
+                if value is None:
+                    unfilled.add(_name_of(owner, path))
+                elif path and path[-1] not in _tables_of_torch():
+                    unfilled.add(_name_of(owner, (*path, "*")))
             if isinstance(value, _VALUES) or id(value) in seen:
                 continue
             if value is not module and id(value) in others:
@@ -163,11 +170,21 @@ def held_by_model(model: Any) -> Iterator[Held]:
                 _LOG.warning("dws: the model holds more than %d objects: the rest is not looked at", len(seen) - 1)
                 return
             if is_torch(value) or isinstance(value, np.ndarray):
-                name = ".".join((*filter(None, (owner,)), *(key for key in path if key not in _SHOWN_AS_MEMBERS)))
-                yield Held(name, value, module, path, owner)
+                yield Held(_name_of(owner, path), value, module, path, owner)
                 # A loader, and what the loader holds.
                 value = getattr(value, "__dict__", None) or {}
             todo += [((*path, key), part) for key, part in reversed(_parts_if_any(value))]
+
+
+@functools.lru_cache(maxsize=None)
+def _tables_of_torch() -> frozenset[str]:
+    """The attributes that every module has."""
+    torch: Any = importlib.import_module("torch")
+    return frozenset(vars(torch.nn.Module()))
+
+
+def _name_of(owner: str, path: Path) -> str:
+    return ".".join((*filter(None, (owner,)), *(key for key in path if key not in _SHOWN_AS_MEMBERS)))
 
 
 def _of_class(module: Any) -> list[tuple[Path, Any]]:

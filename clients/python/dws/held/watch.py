@@ -1,5 +1,6 @@
-"""Looks for copies of weights in a model: before an attach, and after the first passes, when layers have made what they
-make when they are first called.
+"""Looks for copies of weights in a model: before an attach, after the first passes, when layers have made what they make
+when they are first called, and before the first commits. What is computed from a weight element by element counts as a
+copy.
 
 A commit writes the weights, and not their copies: passes would compute with old weights, without an error.
 """
@@ -15,14 +16,17 @@ import weakref
 from typing import Any, Callable, Iterable, Mapping, Optional, Sequence
 
 from dws.arrays import is_torch
+from dws.errors import InvalidArgumentError
 from dws.held.aliases import Extents, extent_of
+from dws.held.computed import find_computed
 from dws.held.copies import constant_copies, equal_copies, find_copies, sample_of
 from dws.held.held_state import Held, held_by_model
 from dws.torch_module import named_tensors
 
 _LOG = logging.getLogger(__name__)
 
-# The passes after which a model is checked. What a later one makes is not found.
+# The passes after which a model is checked, and the commits before which it is, counting those that passes have preceded.
+# What is made after both is not found.
 _LOOKS = frozenset({1, 2, 4, 8, 16, 32, 64})
 # Looks that may fail; each is made again after the next pass.
 _FAILURES = 16
@@ -30,7 +34,7 @@ _SHOWN = 100
 
 
 class CopyWatch:
-    """Threads: any may call `after_pass`, `counts_pass` and `look`; one calls everything else.
+    """Threads: any may call `after_pass`, `counts_pass`, `look` and `before_commit`; one calls everything else.
 
     Attributes:
       model: the module that is checked.
@@ -64,6 +68,8 @@ class CopyWatch:
         self._refuses = refuses
         self._guard = threading.Lock()
         self._passes = 0
+        self._passes_committed = 0  # before the last commit
+        self._commits = 0
         self._is_due = False
         self._failures = 0
         self._everything = True  # at the next look after a pass
@@ -75,14 +81,22 @@ class CopyWatch:
         self._first_registered = _FirstTensors()
 
     def holders(self) -> list[str]:
-        """The modules, by name, that hold copies now: the engine may have a call that makes these again."""
+        """The modules, by name, that hold copies now: the engine may have a call that makes these again.
+
+        Raises:
+          InvalidArgumentError: a name in `kept` that nothing has.
+        """
         found, _ = self._look(everything=True)
         self._known = None
         return list(dict.fromkeys(held.owner for held, _ in found.values()))
 
     def before_attach(self) -> dict[str, tuple[Held, str]]:
-        """The copies that the model has, by name, each with its weight's name. The other tensors that it holds are told
-        once, by the log."""
+        """The copies that the model has, by name, each with what it is in words. The other tensors that it holds are told
+        once, by the log.
+
+        Raises:
+          InvalidArgumentError: a name in `kept` that nothing has.
+        """
         found, others = self._look(everything=True)
         self.beside = others
         if others:
@@ -122,6 +136,16 @@ class CopyWatch:
             self._is_due = self._is_due or self._passes in _LOOKS
             return self._is_due and not _is_capturing()
 
+    def before_commit(self) -> Optional[str]:
+        """As after_pass, before a commit, while no pass runs: of copies that passes have made that were not looked at."""
+        with self._guard:
+            if self._passes == self._passes_committed:
+                return None
+            self._passes_committed = self._passes
+            self._commits += 1
+            self._is_due = self._is_due or self._commits in _LOOKS
+        return self.look()
+
     def look(self) -> Optional[str]:
         """As after_pass, of a pass that is counted. On any thread, before weights are written."""
         torch: Any = importlib.import_module("torch")
@@ -145,7 +169,7 @@ class CopyWatch:
             self._is_due = self._everything = False
         wrong = self._wrong(found)
         wrong = self.not_adopted(wrong)
-        return f"a forward pass has made a copy of a weight: {explained(wrong)}" if wrong else None
+        return f"a forward pass has made a tensor from a weight: {explained(wrong)}" if wrong else None
 
     def _wrong(self, found: dict[str, tuple[Held, str]]) -> dict[str, tuple[Held, str]]:
         if found and not self._refuses:
@@ -164,8 +188,10 @@ class CopyWatch:
         registered = {id(tensor) for tensor in self._first_registered.among(named_tensors(self.model)).values()}
         known, states = self._known, dict[str, tuple[Any, ...]]()
         compared: dict[str, Held] = {}
-        for held in held_by_model(self.model):
+        names = set[str]()  # all that a pattern in `kept` may mean
+        for held in held_by_model(self.model, names if known is None else None):
             tensor = held.tensor
+            names.add(held.name)
             extent = None if id(tensor) in registered else extent_of(tensor)
             if extent is None or next(memory.overlapping(extent), None) is not None:
                 continue
@@ -176,6 +202,8 @@ class CopyWatch:
             states[held.name] = state
             if not is_kept and (everything or known is None or not counts or known.get(held.name) != state):
                 compared[held.name] = held
+        if known is None:
+            self._require_known(names)
         self._known = states
         tensors = {n: t for n, held in compared.items() if (t := _as_torch(held.tensor)) is not None}
         copies = find_copies(weights, tensors)
@@ -190,8 +218,22 @@ class CopyWatch:
         owners = {name: compared[name].owner for name in plain}
         new = set() if known is None else {n for n in plain if n not in known or known[n][0] != states[n][0]}
         copies.update({**equal_copies(weights, plain, owners, new), **constant_copies(weights, plain, owners)})
-        found = {name: (compared[name], weight) for name, weight in copies.items()}
-        return found, [held for name, held in compared.items() if name not in copies]
+        rest = {name: tensor for name, tensor in tensors.items() if name not in copies}
+        found = {name: (compared[name], f"a copy of weight '{weight}'") for name, weight in copies.items()}
+        for name, weight in find_computed(weights, rest).items():
+            found[name] = (compared[name], f"computed from weight '{weight}', element by element")
+        return found, [held for name, held in compared.items() if name not in found]
+
+    def _require_known(self, names: set[str]) -> None:
+        for pattern in self._kept:
+            if any(_may_mean(pattern, name) for name in names):
+                continue
+            raise InvalidArgumentError(
+                f"kept has '{pattern}', expected the name of a tensor that {type(self.model).__name__} holds, or of an "
+                "attribute that is None until a pass fills it, and found none: correct the name, or leave it out (messages "
+                "about copies have the names). Of an attribute that does not exist before the first pass, run one before "
+                "the attach"
+            )
 
 
 class _FirstTensors:
@@ -209,11 +251,23 @@ class _FirstTensors:
         return {name: tensor for name, tensor in tensors.items() if name in self._held or id(tensor) in alive}
 
 
+def _may_mean(pattern: str, name: str) -> bool:
+    """Args:
+    name: of a tensor or attribute, or a container's with ".*".
+    """
+    if fnmatch.fnmatchcase(name, pattern):
+        return True
+    container, inside = name[:-2], pattern.rpartition(".")[0]
+    # An asterisk stands for dots too: "layers.*.typo" is not inside each container of a layer.
+    is_inside = container.count(".") == inside.count(".") and fnmatch.fnmatchcase(container, inside)
+    return name.endswith(".*") and (is_inside or fnmatch.fnmatchcase(pattern, name))
+
+
 def explained(copies: Mapping[str, tuple[Held, str]]) -> str:
     """Returns in words what is wrong with them, and what to do."""
     shown = "; ".join(
-        f"'{name}' ({type(held.module).__name__}, {held.tensor.dtype} {list(held.tensor.shape)}) is a copy of weight '{weight}'"
-        for name, (held, weight) in list(copies.items())[:3]
+        f"'{name}' ({type(held.module).__name__}, {held.tensor.dtype} {list(held.tensor.shape)}) is {what}"
+        for name, (held, what) in list(copies.items())[:3]
     )
     return (
         f"{shown}{' ...' if len(copies) > 3 else ''} ({len(copies)} in all), and nothing brings it up to date after a commit: "

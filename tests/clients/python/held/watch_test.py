@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import tempfile
 import threading
 import types
@@ -261,6 +262,82 @@ class WatchTest(unittest.TestCase):
             self.model.workspace = torch.zeros(8)
         self.assertIsNone(engine.stopped)
 
+    def test_what_is_computed_from_a_weight_element_by_element_is_no_copy_and_found_too(self) -> None:
+        self.model = Model(torch.rand(64))
+        self.model.layers[0] = torch.nn.Linear(8, 64)
+        norm = self.model.layers[1]
+        found = "'layers.1.cache.plus' .Norm, torch.float32 .64.. is computed from weight 'layers.1.weight', element by element"
+        norm.method.weight = torch.rand(64)  # makes no copy
+        norm.cache["plus"] = 1 + norm.weight.detach()
+        with self.assertRaisesRegex(dws.LayoutError, found):
+            dws.Engine(self.receiver.socket).attach(self.model)
+        del norm.cache["plus"]
+        engine = self.attach()
+        self.down.put(resume(1))
+        with engine.running(20):
+            norm.cache["plus"] = 1 + norm.weight.detach()
+        self.assertRegex(engine.stopped, "a forward pass has made .*" + found)
+
+    def test_a_copy_of_a_pass_that_is_not_looked_at_is_found_before_the_next_commit(self) -> None:
+        engine = self.attach()
+        self.down.put(resume(1))
+        for _ in range(2):
+            with engine.running(20):
+                pass
+        self.run_pass(engine)  # the third
+        self.assertIsNone(engine.stopped)
+        self.down.put(pause(5))
+        self.assertRegex(self.up.get(timeout=20).stopped.reason, "a forward pass has made .*" + COPY)
+        with self.assertRaisesRegex(dws.EnginePaused, COPY):
+            self.run_pass(engine)
+
+    def test_looks_before_commits_follow_passes_and_become_rare(self) -> None:
+        looks: list[bool] = []
+
+        class Counting(watch.CopyWatch):
+            def _look(self, everything: bool) -> Any:
+                looks.append(everything)
+                return super()._look(everything)
+
+        counting = Counting(self.model, lambda: dict(self.model.named_parameters()))
+        counting.before_attach()
+        self.assertIsNone(counting.before_commit())
+        self.assertEqual(len(looks), 1)  # no pass has run
+        due = []
+        for commit in range(1, 10):
+            for _ in range(64 if commit == 1 else 1):
+                counting.after_pass()
+            before = len(looks)
+            self.assertIsNone(counting.before_commit())
+            self.assertIsNone(counting.before_commit())
+            due += [commit] * (len(looks) - before)
+        self.assertEqual(due, [1, 2, 4, 8])
+
+    def test_a_kept_name_that_nothing_has_is_refused_by_name(self) -> None:
+        self.model(torch.ones(1, 8))
+        for kept in (["layers.1.method.weigth"], ["layers.*.method.weight", "layers.*.norm_fp32"], [""]):
+            with self.subTest(kept), self.assertRaisesRegex(
+                dws.InvalidArgumentError, f"kept has '{re.escape(kept[-1])}', expected .* Model holds, .*correct the name"
+            ):
+                dws.Engine(self.receiver.socket).attach(self.model, kept=kept)
+        self.assertIsNone(self.receiver.attached)
+
+    def test_a_kept_name_may_be_of_what_a_pass_makes(self) -> None:
+        for kept in ("layers.1.method.weight", "layers.*.cache.cast", "*.method.*"):
+            with self.subTest(kept):
+                self.model = Model(torch.rand(8))
+                norm = self.model.layers[1]
+                engine = self.attach(kept=[kept])
+                self.down.put(resume(1))
+                with engine.running(20):
+                    copy = norm.weight.detach().double()
+                    if "cache" in kept:
+                        norm.cache["cast"] = copy
+                    else:
+                        norm.method.weight = copy
+                self.assertIsNone(engine.stopped)
+                engine.close()
+
     def test_a_view_of_a_weight_is_no_copy(self) -> None:
         self.model.layers[1].method.weight = self.model.layers[1].weight.detach()[None]
         engine = self.attach()
@@ -348,7 +425,7 @@ class WatchTest(unittest.TestCase):
         def look(_: Any, everything: bool) -> Any:
             begun.set()
             self.assertTrue(goes_on.wait(20))
-            return {"copy": (types.SimpleNamespace(module=None, tensor=torch.ones(1)), "weight")}, []
+            return {"copy": (types.SimpleNamespace(module=None, tensor=torch.ones(1)), "a copy of weight 'weight'")}, []
 
         async def run() -> None:
             async with engine.running(20):
