@@ -44,7 +44,7 @@ import sys
 from typing import Any, Callable, Iterator, Optional
 
 from dws.boundaries import BOUNDARY_TIMEOUT_SECONDS, Boundaries
-from dws.errors import LayoutError, StateError
+from dws.errors import InvalidArgumentError, LayoutError, StateError
 from dws.plugins.agreement import minimum_over
 from dws.plugins.agreed_mapping import Weights
 from dws.plugins.attach import AttachedRank, AttachOptions, EngineRank, attach_together
@@ -238,6 +238,8 @@ def _attach(
     compared: bool,
     commits_on_request: bool = False,
 ) -> AttachedRank:
+    if options.draft is not None:
+        raise InvalidArgumentError(f"the option draft is '{options.draft}', which is for vLLM: leave it out")
     from sglang.srt.runtime_context import get_context
 
     setting = get_context().config_leaf

@@ -11,7 +11,8 @@ dws.plugins.vllm_transfer is for commits when vLLM's API says so.
 
 It relies on the following parts of vLLM's V1 engine, with both of its model runners. Attach looks for
 them, and refuses by name what is missing (dws.plugins.probes); a release that was never run gives a warning:
-  * worker.model_runner with execute_model, sample_tokens, and get_model() or model: the module that runs;
+  * worker.model_runner with execute_model, sample_tokens, and get_model() or model: the module that runs; with
+    get_draft_model() if a draft model follows it;
   * worker.vllm_config with the settings that decide whether weights can be updated in place;
   * vllm.distributed.parallel_state.get_tp_group() and get_world_group(): rank_in_group, world_size;
     the latter's cpu_group (gloo).
@@ -60,12 +61,14 @@ from dws.errors import StateError
 from dws.plugins import vllm_versions
 from dws.plugins.agreement import minimum_over
 from dws.plugins.attach import AttachedRank, AttachOptions, attach_together, reply_together
+from dws.plugins.draft import Draft
 from dws.plugins.step_gate import Minimum, StepGate
 from dws.plugins.vllm_config import (
     LOG,
     Groups,
     is_pipelined,
     probe_config,
+    probe_draft,
     probes,
     rank_of,
     refuse_unsupported,
@@ -207,7 +210,7 @@ def _attach(worker: Any, socket: str, options: dict[str, Any]) -> dict[str, Any]
     if _attached(worker) is not None:
         raise StateError("this worker is attached: call dws_detach first")
     chosen = AttachOptions.of(options)
-    model, groups, compared = _probe(worker)
+    model, draft, groups, compared = _probe(worker, chosen)
     refuse_unsupported(worker.vllm_config)
     config = text_config(worker.vllm_config)
     rank = rank_of(worker.vllm_config, groups)
@@ -227,6 +230,7 @@ def _attach(worker: Any, socket: str, options: dict[str, Any]) -> dict[str, Any]
             weights,
             processing=VllmProcessing(worker.vllm_config),
             compared=compared,
+            draft=draft,
         ),
         minimum,
         LOG,
@@ -268,11 +272,12 @@ def _between_steps(worker: Any) -> AttachedRank:
     return attached
 
 
-def _probe(worker: Any) -> tuple[Any, Groups, bool]:
-    """The model that runs, and whether weights in this release were compared.
+def _probe(worker: Any, options: AttachOptions) -> tuple[Any, Optional[Draft], Groups, bool]:
+    """The model that runs, the draft model that follows it, and whether weights in this release were compared.
 
     Raises:
       StateError: this vLLM lacks something, by name.
+      The errors of probe_draft.
     """
     found = probes()
     found.has(worker, "worker", "vllm_config", "model_runner.execute_model", "model_runner.sample_tokens")
@@ -287,7 +292,7 @@ def _probe(worker: Any) -> tuple[Any, Groups, bool]:
     found.has(model, "model_runner.get_model()", "named_parameters")
     groups = probe_config(found, getattr(worker, "vllm_config", None))
     found.require()
-    return model, groups, found.compared
+    return model, probe_draft(found, worker.vllm_config, runner, options), groups, found.compared
 
 
 def _hold(worker: Any) -> None:

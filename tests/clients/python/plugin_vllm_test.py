@@ -259,7 +259,6 @@ class VllmTest(VllmCase):
             (config(prefill_context_parallel_size=2), "prefill_context_parallel_size"),
             (config(enable_eplb=True), "enable_eplb"),
             (_with(offload_config=offload), "cpu_offload_gb.*offload_group_size"),
-            (_with(speculative_config=Namespace(method="eagle3")), "draft model"),
             (_with(lora_config=object()), "LoRA"),
             (_inductor("cpu", max_autotune=True), "compiled into its code.*max_autotune"),
             (_inductor("cuda", freezing=True), "compiled into its code.*freezing"),

@@ -72,7 +72,7 @@ def agreed_mapping(
 
     Args:
       model: a torch module, as the engine runs it; not changed.
-      config: the Hugging Face text config, for the table.
+      config: the Hugging Face text config, for the table; None: there is none, and load_weights alone is asked.
       given: the sources of parameters about which neither table nor load_weights is asked.
       weights: None if the engine does not say.
 
@@ -127,6 +127,8 @@ def _by_table(
     table: dict[str, Source] = {name: None for name in shapes if is_engines_own(name)}
     unknown: dict[str, str] = {}
     others = {name: shape for name, shape in shapes.items() if name not in table}
+    if config is None:
+        return table, dict.fromkeys(others, "they are not for this model")
     try:
         model = ModelShape.from_config(config)
     except LayoutError as error:

@@ -19,7 +19,18 @@ from dws.plugins.agreed_mapping import Agreed, Weights, agreed_mapping, folder_o
 from dws.plugins.canonical import Parallel
 from dws.plugins.cast_parameters import CastParameters, within_limit
 from dws.plugins.checkpoint import CheckpointFiles, require_as_loaded
-from dws.plugins.layers import Hooks, post_commit_hook, resolve
+from dws.plugins.draft import (
+    FIXED,
+    FOLLOW,
+    Checkpoints,
+    Draft,
+    hook_of,
+    require_draft_as_loaded,
+    whole_engine,
+    with_draft,
+    without_draft,
+)
+from dws.plugins.layers import Hooks, resolve
 from dws.plugins.processed import EngineProcessing, ProcessedLayers
 from dws.plugins.refreshed import Refreshed
 from dws.plugins.step_gate import Minimum, StepGate
@@ -53,7 +64,10 @@ class AttachOptions:
         the engine that was never run with the plugin, the engine's own checkpoint is compared without it.
       hooks: class of the model -> "package.module:function" (dws.plugins.layers).
       kept: names of tensors of the model, with the wildcards of fnmatch, that may be copies of weights
-        although nothing brings them up to date after a commit.
+        although nothing brings them up to date after a commit. A name that nothing has is refused.
+      draft: what becomes of the draft model of an engine that speculates, "follow" or "fixed" (dws.plugins.draft). None:
+        such an engine is refused.
+      draft_prefix: of the names that the tensors of a draft's own checkpoint have in the stream.
       step_timeout: seconds that a forward pass waits for the lease before it fails.
       timeout: seconds for the attach itself.
     """
@@ -65,13 +79,21 @@ class AttachOptions:
     checkpoint: Optional[str] = None
     hooks: Optional[Hooks] = None
     kept: Sequence[str] = ()
+    draft: Optional[str] = None
+    draft_prefix: str = ""
     step_timeout: float = STEP_TIMEOUT_SECONDS
     timeout: float = ATTACH_TIMEOUT_SECONDS
+
+    def __post_init__(self) -> None:
+        if self.draft not in (None, FOLLOW, FIXED):
+            raise InvalidArgumentError(f"the option draft is {self.draft!r}, expected '{FOLLOW}' or '{FIXED}'")
+        if self.draft_prefix and self.draft != FOLLOW:
+            raise InvalidArgumentError(f"the option draft_prefix is '{self.draft_prefix}', expected draft='{FOLLOW}' with it")
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> "AttachOptions":
         """Raises:
-        InvalidArgumentError: an unknown option, by name.
+        InvalidArgumentError: an unknown option, or another value than it may have, by name.
         """
         known = {field.name for field in dataclasses.fields(cls)}
         unknown = sorted(set(options) - known)
@@ -119,6 +141,7 @@ class AttachedRank:
         commits_on_request: bool = False,
         processing: Optional[EngineProcessing] = None,
         compared: bool = True,
+        draft: Optional[Draft] = None,
     ) -> None:
         """Args:
           model: a torch module, as the engine runs it.
@@ -129,9 +152,10 @@ class AttachedRank:
           processing: the engine's processing of layers after loading; None: it cannot be repeated.
           compared: false for a release of the engine whose weights were never compared with a fresh engine's: the first
             attach of a model compares them with its checkpoint.
+          draft: the draft model that follows with it; None: it has none, or a fixed one.
 
         Raises:
-          As Engine.attach, require_plain, agreed_mapping and ProcessedLayers; the model is not changed then.
+          As Engine.attach, require_plain, agreed_mapping, with_draft and ProcessedLayers; the model is not changed then.
         """
         if minimum is None and rank.together > 1:
             raise StateError(f"{rank.together} ranks need a way to agree on their forward passes")
@@ -141,26 +165,22 @@ class AttachedRank:
                 "many ranks of all replicas attach to this host's receiver, in the option ranks_on_host"
             )
         on_host = options.ranks_on_host or rank.together
-        given = _given(model, options)
-        post_commit = post_commit_hook(model, options.hooks)
-        if options.checkpoint is not None:
-            weights = Weights(options.checkpoint)
-        files = _files(options, weights, compared or hasattr(model, _ATTACHED_BEFORE))
-        holders = CopyWatch(model, lambda: named_tensors(model), options.kept).holders()
-        processed = ProcessedLayers(model, processing, post_commit is not None, holders)
+        whole, given = whole_engine(model, draft), _given(model, draft, options)
+        post_commit = hook_of(model, draft, options.hooks)
+        weights, draft = _loaded(options, weights, draft)
+        holders = CopyWatch(whole, lambda: named_tensors(whole), options.kept).holders()
+        processed = ProcessedLayers(whole, processing, post_commit is not None, holders)
         with processed.as_loaded():
-            agreed = agreed_mapping(model, config, rank.part, given, weights)
+            target = agreed_mapping(model, config, rank.part, without_draft(given), weights)
+            agreed = with_draft(target, draft, model, rank.part, given)
         processed.keep(agreed.mapping)
-        if files is not None:
-            if processed.count:
-                processed.require_as_loaded(agreed.mapping, files)
-            require_as_loaded(named_tensors(processed.target), agreed.mapping, files)
+        _require_as_loaded(model, processed, agreed.mapping, _files(options, weights, compared, model), draft)
         self.rank = rank
         self.mapping_by = agreed.how + processed.how()
         self._processed = processed
         self._casts: Optional[CastParameters] = None
         weights_now = functools.partial(_weights, processed, agreed.mapping)
-        watch = CopyWatch(model, weights_now, options.kept, processed.updated(), post_commit is None)
+        watch = CopyWatch(whole, weights_now, options.kept, processed.updated(), post_commit is None)
         self._refreshed = _refreshed(watch, processing, derives=processed.derives)
         self.engine = Engine(socket, rank.number % on_host, on_host)
         how = {"timeout": options.timeout, "commits_on_request": commits_on_request, "watch": watch}
@@ -238,12 +258,31 @@ class AttachedRank:
         self.engine.close()
 
 
-def _files(options: AttachOptions, weights: Optional[Weights], compared: bool) -> Optional[CheckpointFiles]:
+def _require_as_loaded(
+    model: Any, processed: ProcessedLayers, mapping: Mapped, files: Optional[CheckpointFiles], draft: Optional[Draft]
+) -> None:
+    """Compares the engine with `files`; a draft is compared with its own checkpoint in any case, once.
+
+    Raises:
+      LayoutError: they differ.
+    """
+    if files is None:
+        if not hasattr(model, _ATTACHED_BEFORE):
+            require_draft_as_loaded(draft, processed.target, mapping)
+        return
+    if draft is not None:
+        files = Checkpoints(files, draft)
+    if processed.count:
+        processed.require_as_loaded(mapping, files)
+    require_as_loaded(named_tensors(processed.target), mapping, files)
+
+
+def _files(options: AttachOptions, weights: Optional[Weights], compared: bool, model: Any) -> Optional[CheckpointFiles]:
     """The checkpoint to compare with: that of the options, or what a release that was never compared has loaded. None: none,
     which is logged of such a release."""
     if options.checkpoint is not None:
         return CheckpointFiles(options.checkpoint)
-    if compared:
+    if compared or hasattr(model, _ATTACHED_BEFORE):
         return None
     try:
         folder = folder_of(weights)
@@ -256,7 +295,19 @@ def _files(options: AttachOptions, weights: Optional[Weights], compared: bool) -
     return None
 
 
-def _given(model: Any, options: AttachOptions) -> dict[str, Any]:
+def _loaded(
+    options: AttachOptions, weights: Optional[Weights], draft: Optional[Draft]
+) -> tuple[Optional[Weights], Optional[Draft]]:
+    """What the model has loaded according to the options, if these say it, and the draft with that if its checkpoint is the
+    same."""
+    if options.checkpoint is None:
+        return weights, draft
+    weights = Weights(options.checkpoint)
+    same = draft is not None and not draft.has_checkpoint
+    return weights, dataclasses.replace(draft, weights=weights) if draft is not None and same else draft
+
+
+def _given(model: Any, draft: Optional[Draft], options: AttachOptions) -> dict[str, Any]:
     """Returns the sources of parameters that the options give.
 
     Raises:
@@ -266,7 +317,7 @@ def _given(model: Any, options: AttachOptions) -> dict[str, Any]:
     if options.given is not None:
         extra: Mapped = resolve(options.given)(model)
         given.update(extra)
-    for name, tensor in named_tensors(model).items():
+    for name, tensor in named_tensors(whole_engine(model, draft)).items():
         if given.get(name, name) is not None:
             require_plain(name, tensor)
     return given

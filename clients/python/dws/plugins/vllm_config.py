@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from typing import Any, NamedTuple, Optional
 
-from dws.errors import LayoutError
+from dws.errors import InvalidArgumentError, LayoutError
 from dws.plugins.agreed_mapping import Weights
-from dws.plugins.attach import EngineRank
+from dws.plugins.attach import AttachOptions, EngineRank
 from dws.plugins.canonical import Parallel, experts_of
+from dws.plugins.draft import FIXED, FOLLOW, Draft
 from dws.plugins.probes import Probes
 
 # Releases that tools/real.sh has run.
@@ -20,6 +21,8 @@ BAD: dict[str, str] = {}
 LOG = logging.getLogger("vllm.dws")
 # Speculation without a model.
 _WITHOUT_DRAFT_MODEL = ("ngram", "ngram_gpu", "suffix")
+# Speculation with a model that load_weights of its own loads, and of which nothing else is kept.
+_WITH_DRAFT_MODEL = ("eagle", "eagle3", "mtp", "draft_model")
 # What decides whether an engine can be attached: if a release names it otherwise, nothing can be told from it.
 _SETTINGS = (
     "lora_config",
@@ -94,10 +97,60 @@ def text_config(config: Any) -> Any:
 def weights_of(config: Any) -> Optional[Weights]:
     """What the engine has loaded."""
     path = getattr(config.model_config, "model", None)
-    if not path:
-        return None
+    return None if not path else _weights(config, config.model_config)
+
+
+def _weights(config: Any, model: Any) -> Weights:
+    """Args:
+    model: a ModelConfig.
+    """
     loaded = getattr(getattr(config, "load_config", None), "load_format", None) != "dummy"
-    return Weights(path, getattr(config.model_config, "revision", None), loaded)
+    return Weights(model.model, getattr(model, "revision", None), loaded)
+
+
+def probe_draft(found: Probes, config: Any, runner: Any, options: AttachOptions) -> Optional[Draft]:
+    """Looks for the draft model that is to follow its target; None: there is none, or it stays fixed.
+
+    Args:
+      config: a VllmConfig.
+      runner: the model runner.
+
+    Raises:
+      LayoutError: there is one, and the options do not say what becomes of it, or it cannot follow.
+      InvalidArgumentError: the options speak of one, and there is none.
+    """
+    speculation = getattr(config, "speculative_config", None)
+    method = getattr(speculation, "method", None)
+    if speculation is None or method in _WITHOUT_DRAFT_MODEL:
+        if options.draft is not None:
+            raise InvalidArgumentError(f"the option draft is '{options.draft}', and this engine has no draft model: leave it out")
+        return None
+    if options.draft is None:
+        raise LayoutError(
+            f"this engine speculates with a draft model (method {method}), and the attach does not say what becomes of it: "
+            f"pass draft='{FOLLOW}' if the trainer publishes its weights too (draft_prefix= if they have a checkpoint of "
+            f"their own), or draft='{FIXED}' if it keeps the ones that it has: outputs stay the target's, and fewer drafts "
+            "are accepted as the target changes"
+        )
+    if options.draft == FIXED:
+        return None
+    cannot = {
+        f"the method {method}, expected one of {', '.join(_WITH_DRAFT_MODEL)}": method not in _WITH_DRAFT_MODEL,
+        # It keeps what it has computed of weights.
+        "parallel_drafting": bool(getattr(speculation, "parallel_drafting", False)),
+        # Ranks of other stages have no draft.
+        "pipeline parallelism": is_pipelined(config),
+    }
+    if any(cannot.values()):
+        named = "; ".join(name for name, is_so in cannot.items() if is_so)
+        raise LayoutError(f"this engine's draft model cannot follow its target: {named}. Turn it off, or pass draft='{FIXED}'")
+    found.has(speculation, "speculative_config", "draft_model_config.model")
+    found.has(runner, "model_runner", "get_draft_model")
+    model = runner.get_draft_model() if hasattr(runner, "get_draft_model") else None
+    found.has(model, "model_runner.get_draft_model()", "named_parameters", "load_weights")
+    found.require()
+    loaded = speculation.draft_model_config
+    return Draft(model, _weights(config, loaded), loaded.model != config.model_config.model, options.draft_prefix)
 
 
 def rank_of(config: Any, groups: Groups) -> EngineRank:
@@ -138,8 +191,7 @@ def refuse_unsupported(config: Any) -> None:
     """Raises:
     LayoutError: the engine runs in an unsupported way, by name.
     """
-    parallel, offload, speculation = config.parallel_config, config.offload_config, config.speculative_config
-    inductor = config.compilation_config.inductor_compile_config
+    parallel, offload, inductor = config.parallel_config, config.offload_config, config.compilation_config.inductor_compile_config
     found = {
         # It calls a stage when the one before has run, and could not agree with it before.
         "pipeline parallelism by Ray": (
@@ -150,10 +202,6 @@ def refuse_unsupported(config: Any) -> None:
         ),
         "expert load balancing (enable_eplb)": parallel.enable_eplb,
         "LoRA": config.lora_config is not None,
-        "speculation with a draft model, which would keep its old weights": (
-            speculation is not None
-            and getattr(speculation, "method", None) not in _WITHOUT_DRAFT_MODEL
-        ),
         "weights offloaded to the host (cpu_offload_gb)": offload.uva.cpu_offload_gb > 0,
         "weights offloaded to the host (offload_group_size)": offload.prefetch.offload_group_size > 0,
         # For the CPU, vLLM freezes weights if max_autotune is set.

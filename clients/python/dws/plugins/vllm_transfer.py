@@ -39,12 +39,15 @@ from dws.errors import LayoutError, StateError
 from dws.lease import Grant
 from dws.plugins.agreement import minimum_over
 from dws.plugins.attach import AttachedRank, AttachOptions, attach_together, reply_together
+from dws.plugins.draft import whole_engine
+from dws.plugins.probes import Probes
 from dws.plugins.requested import Requested, RequestedCommits
 from dws.plugins.step_gate import Minimum
 from dws.plugins.vllm_config import (
     LOG,
     Groups,
     probe_config,
+    probe_draft,
     probes,
     rank_of,
     refuse_unsupported,
@@ -106,7 +109,7 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
             raise StateError("initialised already: call shutdown_weight_transfer_engine first")
         info: Init = super().parse_init_info(init_info)
         options = AttachOptions.of(info.options)
-        groups, _ = self._probe()
+        groups, found = self._probe()
         refuse_unsupported(self.vllm_config)
         if self.vllm_config.model_config.enable_sleep_mode:
             raise LayoutError(
@@ -116,8 +119,9 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
         # Refusals up to here are the same on all ranks.
         if self._minimum is None and int(groups.world.world_size) > 1:
             self._minimum = minimum_over(groups.world.cpu_group)
+        whole = whole_engine(self.model, probe_draft(found, self.vllm_config, self._worker().model_runner, options))
         self._commits = RequestedCommits(
-            self.model, self._minimum, lambda: self._attach(info), options.step_timeout, self._refuse_steps
+            whole, self._minimum, lambda: self._attach(info), options.step_timeout, self._refuse_steps
         )
 
     def start_weight_update(self) -> None:
@@ -168,7 +172,8 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
 
     def _attach(self, info: Init) -> AttachedRank:
         config, minimum, options = self.vllm_config, self._minimum, AttachOptions.of(info.options)
-        groups, compared = self._probe()
+        groups, found = self._probe()
+        draft = probe_draft(found, config, self._worker().model_runner, options)
         rank = rank_of(config, groups)
         return attach_together(
             lambda: AttachedRank(
@@ -181,7 +186,8 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
                 weights_of(config),
                 commits_on_request=True,
                 processing=VllmProcessing(config),
-                compared=compared,
+                compared=found.compared,
+                draft=draft,
             ),
             minimum,
             LOG,
@@ -211,8 +217,8 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
             "whether a step is under way cannot be told"
         )
 
-    def _probe(self) -> tuple[Groups, bool]:
-        """The groups of ranks, and whether weights in this release were compared.
+    def _probe(self) -> tuple[Groups, Probes]:
+        """The groups of ranks, and what has looked for the parts of this release.
 
         Raises:
           StateError: this vLLM lacks something, by name.
@@ -222,7 +228,7 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
         found.knows(worker, "worker", "model_runner.execute_model_state", "_weight_update_active")
         groups = probe_config(found, self.vllm_config)
         found.require()
-        return groups, found.compared
+        return groups, found
 
 
 class _Refusal:
