@@ -19,7 +19,7 @@ from typing import Iterator, Optional, Union
 DOCUMENT = Path("docs/python.md")
 CLIENT = Path("clients/python")
 MODULES = (
-    "dws", "dws.trainers", "dws.trainers.hf", "dws.trainers.grpo", "dws.trainers.weight_transfer", "dws.trainers.module_weights",
+    "dws", "dws.adapters", "dws.trainers", "dws.trainers.hf", "dws.trainers.grpo", "dws.trainers.weight_transfer", "dws.trainers.module_weights",
     "dws.trainers.publisher", "dws.trainers.vllm", "dws.declare", "dws.daemons", "dws.balance", "dws.on_demand", "dws.ray",
     "dws.verl", "dws.vllm", "dws.sglang",
 )

@@ -54,13 +54,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import Any, Callable, Optional, TypeVar
+from typing import Any, Callable, ContextManager, Optional, TypeVar, Union
 
+from dws.adapters.attached import SEVERAL, AttachedAdapter, AttachedAdapters
+from dws.adapters.shadow import Shadow
 from dws.boundaries import BOUNDARY_TIMEOUT_SECONDS
+from dws.engine import Engine
 from dws.errors import StateError
-from dws.plugins import vllm_versions
+from dws.lease import Grant
+from dws.plugins import vllm_adapters, vllm_versions
 from dws.plugins.agreement import minimum_over
-from dws.plugins.attach import AttachedRank, AttachOptions, attach_together, reply_together
+from dws.plugins.attach import AttachedRank, AttachOptions, EngineRank, attach_together, reply_together
 from dws.plugins.draft import Draft
 from dws.plugins.step_gate import Minimum, StepGate
 from dws.plugins.vllm_config import (
@@ -81,6 +85,7 @@ from dws.plugins.vllm_processing import VllmProcessing
 DETACH_SECONDS = 10.0
 _LOG = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
+_Attached = Union[AttachedRank, AttachedAdapters]
 
 
 def register() -> None:
@@ -134,6 +139,38 @@ class WorkerExtension:
         """
         return _replied(self, lambda: _attach(self, socket, options))
 
+    def dws_attach_adapter(
+        self, name: str, path: str, socket: str, **options: Any
+    ) -> Optional[dict[str, Any]]:
+        """Attaches an adapter of LoRA that vLLM has loaded, in the place of the model; several one after the other.
+        Steps wait for the first version of each. docs/lora.md.
+
+        Args:
+          name: for messages and dws_status.
+          path: the folder that vLLM has loaded it from.
+          socket: the --socket of the adapter's receiver on this host.
+          options: of dws.plugins.vllm_adapters.AdapterOptions.
+
+        Returns:
+          as dws_status.
+
+        Raises:
+          StateError: this name or adapter, or the model, is attached, or this vLLM lacks something.
+          LayoutError: vLLM runs without LoRA, or has not loaded exactly this adapter; or the trainer
+            has registered another one (rank, alpha, targets), or one that is not supported, by name.
+          The errors of Engine.attach.
+        """
+        return _replied(self, lambda: _attach_adapter(self, name, path, socket, options))
+
+    def dws_detach_adapter(self, name: str, timeout: float = DETACH_SECONDS) -> None:
+        """Detaches one adapter: vLLM goes on with its present version.
+
+        Raises:
+          StateError: it is not attached.
+          EnginePaused: an adapter has no whole version within `timeout` seconds, on all ranks.
+        """
+        _replied(self, lambda: _detach_adapter(self, name, timeout))
+
     def dws_wait_ready(self, timeout: float) -> Optional[dict[str, Any]]:
         """Waits until a version is in memory.
 
@@ -144,7 +181,7 @@ class WorkerExtension:
         def ready() -> dict[str, Any]:
             attached = _between_steps(self)
             attached.engine.wait_ready(timeout)
-            return attached.status()
+            return _status(self)
 
         return _replied(self, ready)
 
@@ -164,19 +201,21 @@ class WorkerExtension:
             # For all ranks, which begin no step before all have replied.
             if attached.engine.engine_rank == 0:
                 attached.engine.boundary(timeout)
-            return attached.status()
+            return _status(self)
 
         return _replied(self, passed)
 
     def dws_status(self) -> Optional[dict[str, Any]]:
         """This rank's version, stream and state token (None while paused), passes and pauses; also
-        step_open: whether a step was begun that vLLM has not sampled, so that commits wait."""
-        return _replied(self, lambda: _require(self).status())
+        step_open: whether a step was begun that vLLM has not sampled, so that commits wait. With
+        adapters `adapters` has version, stream, state token, id and slot of each."""
+        return _replied(self, lambda: _status(self))
 
     def dws_version(self) -> Optional[int]:
-        """The version in memory, of the last step or newer; None before the first one. For /weight_info: never raises."""
+        """The version in memory, of the last step or newer; None before the first one, and with several
+        adapters. For /weight_info: never raises."""
         attached = _attached(self)
-        grant = None if attached is None else attached.engine.grant
+        grant = None if attached is None else _told(attached.engine.grant)
         if grant is not None:
             self._dws_last_version: Optional[int] = grant.version
         return None if attached is None else getattr(self, "_dws_last_version", None)
@@ -215,10 +254,7 @@ def _attach(worker: Any, socket: str, options: dict[str, Any]) -> dict[str, Any]
     config = text_config(worker.vllm_config)
     rank = rank_of(worker.vllm_config, groups)
     weights = weights_of(worker.vllm_config)
-    # Refusals up to here are the same on all ranks. The group that this makes is kept.
-    if rank.together > 1 and getattr(worker, "_dws_minimum", None) is None:
-        worker._dws_minimum = minimum_over(groups.world.cpu_group)
-    minimum: Optional[Minimum] = getattr(worker, "_dws_minimum", None)
+    minimum = _minimum(worker, rank, groups)
     worker._dws_attached = attach_together(
         lambda: AttachedRank(
             socket,
@@ -236,44 +272,121 @@ def _attach(worker: Any, socket: str, options: dict[str, Any]) -> dict[str, Any]
         LOG,
     )
     _hold(worker)
-    status: dict[str, Any] = worker._dws_attached.status()
-    return status
+    return _status(worker)
+
+
+def _minimum(worker: Any, rank: EngineRank, groups: Groups) -> Optional[Minimum]:
+    """How the ranks agree. Called when what refuses up to then refuses on all of them alike; the group that this makes is
+    kept."""
+    if rank.together > 1 and getattr(worker, "_dws_minimum", None) is None:
+        worker._dws_minimum = minimum_over(groups.world.cpu_group)
+    found: Optional[Minimum] = getattr(worker, "_dws_minimum", None)
+    return found
+
+
+def _attach_adapter(worker: Any, name: str, path: str, socket: str, given: dict[str, Any]) -> dict[str, Any]:
+    options = vllm_adapters.AdapterOptions.of(given)
+    attached = _attached(worker)
+    if attached is not None and (isinstance(attached, AttachedRank) or name in attached):
+        what = "its model" if isinstance(attached, AttachedRank) else f"an adapter '{name}'"
+        raise StateError(f"this worker has {what} attached: detach that first")
+    _, _, groups, _ = _probe(worker, None)
+    refuse_unsupported(worker.vllm_config, adapters=True)
+    rank = rank_of(worker.vllm_config, groups)
+    on_host = options.ranks_on_host or rank.together
+    minimum = _minimum(worker, rank, groups)
+    if getattr(worker, "_dws_adapters", None) is None:
+        worker._dws_adapters = vllm_adapters.VllmAdapters(
+            worker.model_runner.lora_manager, lambda: _adapters_of(worker)
+        )
+    adapters: vllm_adapters.VllmAdapters = worker._dws_adapters
+
+    def attach() -> AttachedAdapter:
+        shadow = Shadow(path, options.dtype)
+        number = adapters.find(name, shadow, options.lora_int_id)
+        with adapters.following(name, number, shadow):
+            engine = Engine(socket, rank.number % on_host, on_host)
+            return AttachedAdapter(name, shadow, engine, lambda: adapters.load(number), options.timeout)
+
+    adapter = attach_together(attach, minimum, LOG)
+    if attached is None:
+        worker._dws_attached = attached = AttachedAdapters(rank.number, minimum, options.step_timeout)
+        _hold(worker)
+    attached.add(adapter)
+    return _status(worker)
+
+
+def _detach_adapter(worker: Any, name: str, timeout: float) -> None:
+    attached = _adapters_of(worker)
+    if attached is None or name not in attached:
+        raise StateError(f"no adapter '{name}' is attached: call dws_attach_adapter first")
+    with _whole(attached, timeout):
+        attached.remove(name)
+        if not attached:
+            worker._dws_attached = None
+    attached.gate.give_up()
+    _LOG.warning("dws: adapter '%s' is detached, its version stays in memory", name)
+
+
+def _whole(attached: _Attached, timeout: float) -> ContextManager[Any]:
+    """A block in which memory has a whole version, on all ranks. An open step goes on with the weights it began with."""
+    gate = attached.gate
+    return gate.step(timeout) if gate.held is None else contextlib.nullcontext(gate.held)
 
 
 def _detach(worker: Any, timeout: float) -> None:
     attached = _attached(worker)
     if attached is None:
         return
-    gate = attached.gate
-    # An open step goes on with the weights it began with.
-    with gate.step(timeout) if gate.held is None else contextlib.nullcontext(gate.held) as grant:
+    with _whole(attached, timeout) as grant:
         worker._dws_attached = None
         attached.close()
-    gate.give_up()
-    _LOG.warning("dws: detached, version %d stays in memory", grant.version)
+    attached.gate.give_up()
+    told = _told(grant)
+    _LOG.warning("dws: detached, version %s stays in memory", "of each adapter" if told is None else told.version)
 
 
-def _attached(worker: Any) -> Optional[AttachedRank]:
-    found: Optional[AttachedRank] = getattr(worker, "_dws_attached", None)
+def _attached(worker: Any) -> Optional[_Attached]:
+    found: Optional[_Attached] = getattr(worker, "_dws_attached", None)
     return found
 
 
-def _require(worker: Any) -> AttachedRank:
+def _adapters_of(worker: Any) -> Optional[AttachedAdapters]:
+    found = _attached(worker)
+    return found if isinstance(found, AttachedAdapters) else None
+
+
+def _status(worker: Any) -> dict[str, Any]:
+    status = _require(worker).status()
+    for name, adapter in status.get("adapters", {}).items():
+        adapter.update(worker._dws_adapters.state()[name])
+    return status
+
+
+def _told(grant: Optional[Grant]) -> Optional[Grant]:
+    """The grant whose version vLLM is told."""
+    return None if grant is None or grant.version == SEVERAL else grant
+
+
+def _require(worker: Any) -> _Attached:
     attached = _attached(worker)
     if attached is None:
         raise StateError("this worker is not attached: call dws_attach first")
     return attached
 
 
-def _between_steps(worker: Any) -> AttachedRank:
+def _between_steps(worker: Any) -> _Attached:
     """For calls that vLLM makes between steps: an open step of this thread is never sampled."""
     attached = _require(worker)
     attached.gate.give_up()
     return attached
 
 
-def _probe(worker: Any, options: AttachOptions) -> tuple[Any, Optional[Draft], Groups, bool]:
+def _probe(worker: Any, options: Optional[AttachOptions]) -> tuple[Any, Optional[Draft], Groups, bool]:
     """The model that runs, the draft model that follows it, and whether weights in this release were compared.
+
+    Args:
+      options: of the model; None: adapters alone are attached, and what they need is looked for.
 
     Raises:
       StateError: this vLLM lacks something, by name.
@@ -291,8 +404,11 @@ def _probe(worker: Any, options: AttachOptions) -> tuple[Any, Optional[Draft], G
     model = runner.get_model() if hasattr(runner, "get_model") else getattr(runner, "model", None)
     found.has(model, "model_runner.get_model()", "named_parameters")
     groups = probe_config(found, getattr(worker, "vllm_config", None))
+    if options is None and worker.vllm_config.lora_config is not None:
+        vllm_adapters.probe(found, runner)
     found.require()
-    return model, probe_draft(found, worker.vllm_config, runner, options), groups, found.compared
+    draft = None if options is None else probe_draft(found, worker.vllm_config, runner, options)
+    return model, draft, groups, found.compared
 
 
 def _hold(worker: Any) -> None:
@@ -334,7 +450,7 @@ def _opening(config: Any) -> Callable[[StepGate, Callable[..., Any]], Any]:
     replicas = int(getattr(config.parallel_config, "data_parallel_size", 1))
 
     def opening(gate: StepGate, call: Callable[..., Any]) -> Callable[..., Any]:
-        marked = vllm_versions.marking(call, lambda: gate.held)
+        marked = vllm_versions.marking(call, lambda: _told(gate.held))
         opened = gate.opening(marked, lambda result: result is None)
 
         def stepped(scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
@@ -348,7 +464,7 @@ def _opening(config: Any) -> Callable[[StepGate, Callable[..., Any]], Any]:
 
 
 def _closing(gate: StepGate, call: Callable[..., Any]) -> Callable[..., Any]:
-    return gate.closing(vllm_versions.marking(call, lambda: gate.held))
+    return gate.closing(vllm_versions.marking(call, lambda: _told(gate.held)))
 
 
 def _suspend_around_sleep(worker: Any) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-from typing import Any, Callable, Optional, Sequence, TypeVar
+from typing import Any, Callable, Optional, Protocol, Sequence, Type, TypeVar
 
 from dws.arrays import require_plain
 from dws.engine import Engine
@@ -45,6 +45,22 @@ _Result = TypeVar("_Result")
 
 # How long a forward pass waits for the lease. Less than engines allow for a pass (vLLM: 300 s).
 STEP_TIMEOUT_SECONDS = 240.0
+
+
+_Options = TypeVar("_Options")
+
+
+def known_options(kind: Type[_Options], options: dict[str, Any]) -> _Options:
+    """Makes a dataclass of options.
+
+    Raises:
+      InvalidArgumentError: an unknown option, by name.
+    """
+    known = {field.name for field in dataclasses.fields(kind)}
+    unknown = sorted(set(options) - known)
+    if unknown:
+        raise InvalidArgumentError(f"unknown options {unknown}, expected some of {sorted(known)}")
+    return kind(**options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,13 +111,7 @@ class AttachOptions:
         """Raises:
         InvalidArgumentError: an unknown option, or another value than it may have, by name.
         """
-        known = {field.name for field in dataclasses.fields(cls)}
-        unknown = sorted(set(options) - known)
-        if unknown:
-            raise InvalidArgumentError(
-                f"unknown options {unknown}, expected some of {sorted(known)}"
-            )
-        return cls(**options)
+        return known_options(cls, options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,6 +234,11 @@ class AttachedRank:
                 f"{error}; and with {len(types)} parameters as the engine's checkpoint has them, such as "
                 f"'{next(iter(types))}': {refused}. Publish each weight in the type of that checkpoint (dtypes= of Publisher)"
             ) from refused
+
+    @property
+    def described(self) -> str:
+        """In words, for the log."""
+        return f"rank {self.rank.number} is attached: {self.mapping_by}"
 
     def _rebuild(self, changed: Optional[frozenset[str]]) -> None:
         if self._casts is not None:
@@ -358,9 +373,23 @@ def _refreshed(
     return refreshed
 
 
+class Attachable(Protocol):
+    """What ranks attach together: an AttachedRank, or an adapter."""
+
+    @property
+    def described(self) -> str:
+        """In words, for the log."""
+
+    def close(self) -> None:
+        """Detaches."""
+
+
+_Attached = TypeVar("_Attached", bound=Attachable)
+
+
 def attach_together(
-    make: Callable[[], AttachedRank], minimum: Optional[Minimum], log: logging.Logger = _LOG
-) -> AttachedRank:
+    make: Callable[[], _Attached], minimum: Optional[Minimum], log: logging.Logger = _LOG
+) -> _Attached:
     """Calls make() so that it succeeds on all ranks or on none: otherwise attached ranks would wait
     for the others for ever.
 
@@ -380,7 +409,7 @@ def attach_together(
     if minimum is not None and not minimum([1])[0]:
         attached.close()
         raise StateError("another rank of the engine could not be attached: see its error")
-    log.info("dws: rank %d is attached: %s", attached.rank.number, attached.mapping_by)
+    log.info("dws: %s", attached.described)
     return attached
 
 

@@ -46,14 +46,17 @@ class _Entry(NamedTuple):
 class CheckpointFiles:
     """A tensor is mapped when it is requested. Lifecycle: reads the headers when it is made."""
 
-    def __init__(self, folder: str) -> None:
-        """Raises:
-        InvalidArgumentError: no such files, an invalid header, or the folder breaks the rules above; names the file, and
-          the tensor.
+    def __init__(self, folder: str, only: Optional[str] = None) -> None:
+        """Args:
+          only: the one file that counts; None: those of the rules above.
+
+        Raises:
+          InvalidArgumentError: no such files, an invalid header, or the folder breaks the rules above; names the file, and
+            the tensor.
         """
         self.folder = folder
         self._entries: dict[str, _Entry] = {}
-        index, files = _files_of(folder)
+        index, files = _files_of(folder) if only is None else (None, [only])
         weight_map = None if index is None else _weight_map(os.path.join(folder, index))
         if weight_map is not None:
             files = sorted(set(weight_map.values()))
@@ -62,9 +65,8 @@ class CheckpointFiles:
             try:
                 found = dict(_entries_of(path))
             except FileNotFoundError:
-                raise InvalidArgumentError(
-                    f"checkpoint '{folder}' has no file {file}, which {index} names"
-                ) from None
+                needed = "" if index is None else f", which {index} names"
+                raise InvalidArgumentError(f"checkpoint '{folder}' has no file {file}{needed}") from None
             except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
                 raise InvalidArgumentError(f"'{path}' is not a safetensors file: {error}") from error
             for name, entry in found.items():

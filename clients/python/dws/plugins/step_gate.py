@@ -30,9 +30,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from typing import Any, Callable, Iterator, Optional, Sequence
+from typing import Any, Callable, ContextManager, Iterator, Optional, Protocol, Sequence
 
-from dws.engine import Engine
 from dws.errors import EnginePaused, StateError
 from dws.lease import Caller, Grant, caller
 
@@ -47,6 +46,20 @@ _HELD_SECONDS_ALONE = 0.05
 _TOKEN_MASK = (1 << 62) - 1
 
 
+class Leased(Protocol):
+    """What a gate enters: a dws.Engine, or several as one."""
+
+    def inside(self, timeout: Optional[float] = None) -> ContextManager[Grant]:
+        """See Engine.inside."""
+
+    def passed(self) -> None:
+        """See Engine.passed."""
+
+    @property
+    def stopped(self) -> Optional[str]:
+        """See Engine.stopped."""
+
+
 class _Thread(threading.local):
     """The state of one thread in a gate."""
 
@@ -59,7 +72,7 @@ class _Thread(threading.local):
 class StepGate:
     """Threads: the calls of a step come from one thread; each thread has its own steps."""
 
-    def __init__(self, engine: Engine, minimum: Optional[Minimum], timeout: float) -> None:
+    def __init__(self, engine: Leased, minimum: Optional[Minimum], timeout: float) -> None:
         """Args:
         minimum: None for an engine of one rank.
         timeout: seconds a step waits for the lease.

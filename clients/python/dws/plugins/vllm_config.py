@@ -187,10 +187,15 @@ def replies_last(config: Any) -> bool:
     return bool(getattr(parallel, "rank", 0) == getattr(parallel, "world_size", 1) - 1)
 
 
-def refuse_unsupported(config: Any) -> None:
-    """Raises:
-    LayoutError: the engine runs in an unsupported way, by name.
+def refuse_unsupported(config: Any, adapters: bool = False) -> None:
+    """Args:
+      adapters: for adapters of LoRA, and not for the model.
+
+    Raises:
+      LayoutError: the engine runs in an unsupported way, by name.
     """
+    if adapters and config.lora_config is None:
+        raise LayoutError("this engine runs without LoRA: start it with --enable-lora")
     parallel, offload, inductor = config.parallel_config, config.offload_config, config.compilation_config.inductor_compile_config
     found = {
         # It calls a stage when the one before has run, and could not agree with it before.
@@ -201,7 +206,10 @@ def refuse_unsupported(config: Any) -> None:
             parallel.prefill_context_parallel_size > 1
         ),
         "expert load balancing (enable_eplb)": parallel.enable_eplb,
-        "LoRA": config.lora_config is not None,
+        "LoRA (dws_attach_adapter attaches adapters by themselves)": config.lora_config is not None and not adapters,
+        "sleep mode (enable_sleep_mode), which adapters are not restored from": (
+            adapters and config.model_config.enable_sleep_mode
+        ),
         "weights offloaded to the host (cpu_offload_gb)": offload.uva.cpu_offload_gb > 0,
         "weights offloaded to the host (offload_group_size)": offload.prefetch.offload_group_size > 0,
         # For the CPU, vLLM freezes weights if max_autotune is set.

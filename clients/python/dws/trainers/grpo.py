@@ -40,8 +40,14 @@ def generation_by_dws(
 
     Raises:
       StateError: this TRL has none of the methods.
-      InvalidArgumentError: from the trainer's constructor: vLLM is in its own process ("colocate").
+      InvalidArgumentError: the callback publishes an adapter alone, and TRL's client generates with the base model; or, from
+        the trainer's constructor: vLLM is in its own process ("colocate").
     """
+    if callback.adapter is not None:
+        raise InvalidArgumentError(
+            f"the callback publishes adapter '{callback.adapter}' alone, and TRL's client asks the server for its base model: expected a "
+            "callback without adapter=. Generate with requests of your own that name the adapter"
+        )
     try:
         from trl.generation.vllm_client import VLLMClient
         from trl.generation.vllm_generation import VLLMGeneration

@@ -25,7 +25,11 @@ from dws.trainers.publisher import Publisher
 class PublishCallback(TrainerCallback):  # type: ignore[misc]
     """One for each process of the training. Lifecycle: pass it to a Trainer; `close` if a training
     ends with an error and the process goes on. It may serve several trainings, one after the other;
-    each is a stream of its own."""
+    each is a stream of its own.
+
+    Attributes:
+      adapter: as given.
+    """
 
     def __init__(
         self,
@@ -38,9 +42,10 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc]
         dtype: Any = None,
         dtypes: Optional[Types] = None,
         on_device: bool = True,
+        adapter: Optional[str] = None,
     ) -> None:
         """Args:
-          socket, job_id, cuts, dtype, dtypes, on_device: as for
+          socket, job_id, cuts, dtype, dtypes, on_device, adapter: as for
             dws.trainers.publisher.Publisher.
           every_steps: optimizer steps from one version to the next; the first and the last state of
             the model are published in any case.
@@ -62,7 +67,9 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc]
             dtype,
             dtypes=dtypes,
             on_device=on_device,
+            adapter=adapter,
         )
+        self.adapter = adapter
         self._every_steps = every_steps
         self._wait = wait
         self._wait_timeout = wait_timeout

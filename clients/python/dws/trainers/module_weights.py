@@ -359,7 +359,8 @@ def _plain(module: Any) -> Any:
         module = module.module
     if hasattr(module, "peft_config"):
         raise LayoutError(
-            "the model has adapters (peft_config), and engines need merged weights: publish after "
-            "merge_and_unload(), or let AsyncGRPOTrainer merge them for dws.trainers.weight_transfer"
+            "the model has adapters (peft_config): publish one by itself, to engines that have loaded it, with adapter= of "
+            "Publisher or PublishCallback; or publish merged weights, after merge_and_unload(), or let AsyncGRPOTrainer merge them "
+            "for dws.trainers.weight_transfer"
         )
     return module

@@ -29,6 +29,7 @@ from dws.results import PublishStats, WaitResult
 from dws.stream import Stream
 from dws.trainer import PUBLISH_TIMEOUT_SECONDS, Trainer
 from dws.trainer_registration import REGISTER_TIMEOUT_SECONDS
+from dws.trainers.adapter_weights import AdapterWeights, unwrapped
 from dws.trainers.megatron_weights import MegatronWeights
 from dws.trainers.module_weights import ModuleWeights
 from dws.trainers.published_types import PublishedTypes, Types
@@ -61,6 +62,7 @@ class Publisher:
         reconnect_timeout: float = 60.0,
         dtypes: Optional[Types] = None,
         on_device: bool = True,
+        adapter: Optional[str] = None,
     ) -> None:
         """Args:
         socket: the sender's --socket; "{rank}" in it is replaced by the number of the process.
@@ -76,13 +78,18 @@ class Publisher:
         on_device: False: what would be read on its device, or cast there, is copied to the host before each version:
           for devices whose memory the sender cannot open (docs/gpu.md). Weights that are neither
           cut nor cast are not copied.
+        adapter: the name of an adapter of LoRA in a model of peft, such as "default": it alone is published, by the names
+          that peft saves (dws.adapters). "{adapter}" in socket and job_id is replaced by it: each
+          adapter is a job of its own.
 
         Raises:
           InvalidArgumentError, DTypeError: dtypes= has a type that is no floating-point type, or the pattern "*", or names no
             checkpoint.
         """
-        self._socket = socket
-        self._job_id = job_id
+        self._socket = socket.replace("{adapter}", adapter or "{adapter}")
+        self._job_id = job_id.replace("{adapter}", adapter or "{adapter}")
+        self._adapter = adapter
+        self._alone: Optional[AdapterWeights] = None
         self._cuts = cuts
         self._types = PublishedTypes(dtype, dtypes if dtypes is not None else {})
         self._reconnect_timeout = reconnect_timeout
@@ -107,9 +114,9 @@ class Publisher:
           lists: as in Trainer.register.
 
         Raises:
-          LayoutError, DTypeError: a layout cannot express a weight, or a weight is not its memory
-            (dws.arrays.require_plain), or a pattern of dtypes= has no effect, or its checkpoint lacks a weight;
-            the message names it, and nothing is registered.
+          LayoutError, DTypeError: a layout cannot express a weight, an adapter has something that is not supported, or a
+            weight is not its memory (dws.arrays.require_plain), or a pattern of dtypes= has no effect, or its checkpoint
+            lacks a weight; the message names it, and nothing is registered.
           StateError: registered already; or another process failed, by its number.
           The errors of Trainer.register.
         """
@@ -120,6 +127,9 @@ class Publisher:
         def declare() -> tuple[bool, dict[str, Declared]]:
             if isinstance(module, MegatronTensors):
                 weights.append(MegatronWeights(module, self._cuts, self._types))
+            elif self._adapter is not None:
+                self._alone = AdapterWeights(unwrapped(module), self._adapter)
+                weights.append(ModuleWeights(self._alone.module, self._cuts, self._types))
             else:
                 weights.append(ModuleWeights(module, self._cuts, self._types))
             return "{rank}" in self._socket, weights[0].declared
@@ -187,6 +197,8 @@ class Publisher:
             raise StateError("call register() first")
         if self._trainer is None:
             return None
+        if self._alone is not None:
+            self._alone.require_same()
         self._weights.refresh()
         listed = None
         if changes is not None:
