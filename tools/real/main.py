@@ -60,7 +60,7 @@ NEEDS = {
     ),
 }
 CHECKS = (
-    "engines", "trainers", "verl", "capture", "declare", "quantise", "quickstart", "store",
+    "engines", "adapters", "trainers", "verl", "capture", "declare", "quantise", "quickstart", "store",
     "chains", "slime", "kubernetes", "ray", "demo", "page",
 )  # fmt: skip
 
@@ -81,7 +81,7 @@ def parse() -> argparse.Namespace:
         check.add_argument("--engines", default=os.environ.get("DWS_ENGINES", ""))
         if name in NEEDS:
             check.add_argument("--python", default="")
-        if name in ("engines", "trainers", "capture", "quickstart", "ray"):
+        if name in ("engines", "adapters", "trainers", "capture", "quickstart", "ray"):
             check.add_argument("--only", type=lambda text: text.split(","))
         if name in ("engines", "trainers", "quickstart"):
             check.add_argument("--logs", type=_path)
@@ -90,7 +90,8 @@ def parse() -> argparse.Namespace:
     of["engines"].add_argument("--all", action="store_true")
     of["engines"].add_argument("--list", action="store_true")
     of["engines"].add_argument("--compare", action="store_true")
-    of["engines"].add_argument("--seconds", type=float, default=20.0)
+    for name in ("engines", "adapters"):
+        of[name].add_argument("--seconds", type=float, default=20.0)
     of["engines"].add_argument("--minutes", type=float, default=60.0)
     of["ray"].add_argument("--without-watch", action="store_true")
     of["quantise"].add_argument("--verbose", action="store_true")

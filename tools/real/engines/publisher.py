@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from typing import Any
+from typing import Any, Callable
 
 import dws
 from tools.real.engines.model import version_weights
@@ -18,14 +18,17 @@ class Publisher:
       RuntimeError: from all but `alternate`: the trainer has failed; its error is on stderr.
     """
 
-    def __init__(self, socket: str, job_id: str, kind: str) -> None:
+    def __init__(
+        self, socket: str, job_id: str, kind: str, weights: Callable[[str, int], Any] = version_weights
+    ) -> None:
         """Args:
         kind: of CONFIGS.
+        weights: returns the tensors of a version, of `kind`.
         """
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(
-            target=_serve, args=(socket, job_id, kind, theirs), daemon=True
+            target=_serve, args=(socket, job_id, kind, weights, theirs), daemon=True
         )
         self._process.start()
         theirs.close()
@@ -56,10 +59,10 @@ class Publisher:
         return commits
 
 
-def _serve(socket: str, job_id: str, kind: str, pipe: Any) -> None:
+def _serve(socket: str, job_id: str, kind: str, weights_of: Callable[[str, int], Any], pipe: Any) -> None:
     """The trainer's process. Sends 0 when it is registered, then the version after each order, then how many versions
     were committed since "alternate"."""
-    weights = [version_weights(kind, which) for which in (0, 1)]
+    weights = [weights_of(kind, which) for which in (0, 1)]
     with dws.Trainer(socket, job_id) as trainer:
         views = trainer.register(weights[0])
         pipe.send(0)

@@ -119,6 +119,13 @@ def _names(model: str, via: str) -> Case:
 
 
 _TRL = ("torch", "transformers", "accelerate", "trl", "datasets")
+
+
+def _adapter(layout: str, ranks: int = 1, dtype: str = "float32", needs: tuple[str, ...] = ("torch", "transformers", "accelerate")) -> Case:
+    options = (f"--layout={layout}",)
+    return Case("adapter_run.py", dtype=dtype, ranks=ranks, senders=ranks, options=options, engine=False, needs=(*needs, "peft"))
+
+
 CASES = {
     "hf": Case("hf_run.py"),
     "hf-bfloat16": Case("hf_run.py", dtype="bfloat16"),
@@ -131,6 +138,7 @@ CASES = {
         options=("--zero3",),
         needs=("torch", "transformers", "accelerate", "deepspeed"),
     ),
+    "hf-adapter": _adapter("hf", dtype="bfloat16"),
     "fsdp2": Case("fsdp_run.py", kind="uneven", ranks=2, senders=2, needs=_FSDP),
     "fsdp2-bfloat16": Case(
         "fsdp_run.py", kind="uneven", dtype="bfloat16", ranks=2, senders=2, needs=_FSDP
@@ -172,7 +180,9 @@ CASES = {
     "names-mixtral": _names("mixtral", "fsdp2"),
     "names-gpt-neox": _names("gpt_neox", "publisher"),
     "names-qwen2-moe-hf": _names("qwen2_moe", "hf"),
+    "fsdp2-adapter": _adapter("fsdp2", ranks=2),
     "grpo": Case("grpo_run.py", needs=_TRL),
+    "grpo-adapter": _adapter("grpo", needs=_TRL),
     "grpo-async": Case("grpo_async_run.py", needs=(*_TRL, "requests", "aiohttp")),
     "grpo-vllm": Case("grpo_vllm_run.py", engine=False, needs=(*_TRL, "vllm")),
 }
