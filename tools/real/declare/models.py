@@ -125,7 +125,7 @@ def random_model(name: str, sizes: Mapping[str, Any] = types.MappingProxyType({}
     random = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for tensor in dws.named_tensors(model).values():
-            tensor.copy_(torch.randn(tensor.shape, generator=random))
+            tensor.copy_(torch.randn(tensor.shape, generator=random) / 8)
     return model
 
 

@@ -68,7 +68,7 @@ def check(options: argparse.Namespace, folder: str, trainer: subprocess.Popen[by
     from vllm.distributed import cleanup_dist_env_and_memory
 
     wait_for(folder, "registered")
-    engine = start_engine(os.path.join(folder, "config"), "dummy")
+    engine = start_engine(os.path.join(folder, "base"), "dummy")
     before = observed(engine)
     engine.collective_rpc("dws_attach", kwargs={"socket": options.receiver})
     tell(folder, "attached")
