@@ -31,8 +31,8 @@ KINDS = {"dense": DENSE, "experts": EXPERTS, "vision": VISION, "tied": tuple(TIE
 
 PAGE = """# Names in checkpoints
 
-The names and pieces that `dws.declare.from_module` and `dws.trainers` give models of transformers, beside what `save_pretrained`
-writes: {equal} of {all} small models of random weights are equal by name and to the bit, {refused} are refused by name.
+The names and pieces that `dws.declare.from_module` and `dws.trainers` give models of transformers, beside what `save_pretrained` writes.
+{equal} of {all} small models of random weights are equal by name and to the bit; {refused} are refused by name.
 `tools/real.sh declare --table=docs/checkpoint-names.md` wrote this page, on {date} with transformers {transformers} and torch {torch}.
 
 | kind | `model_type` | class | tensors of the module | of the checkpoint | outcome |

@@ -89,7 +89,7 @@ SIZES = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-# Of a family, also in the place of None.
+# Sizes that a family needs, also in the place of None.
 OF_FAMILY: dict[str, dict[str, Any]] = {
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1},
     "ernie4_5_vl_moe": {

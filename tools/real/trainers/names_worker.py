@@ -8,6 +8,6 @@ from tools.real.trainers import models
 
 class WorkerExtension(tools.real.engines.worker.WorkerExtension):  # type: ignore[misc]
     def weights_digest(self) -> str:
-        """Of all parameters and buffers, under vLLM's names."""
+        """The digest of all parameters and buffers, under vLLM's names."""
         model = self.model_runner.model
         return models.digest({**dict(model.named_parameters()), **dict(model.named_buffers())})
