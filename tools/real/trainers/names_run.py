@@ -48,10 +48,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for name in ("sender", "receiver", "job-id", "seen", "dtype", "model", "via"):
         parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--trainer-python", default=sys.executable)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        command = [options.trainer_python]
+        command = [sys.executable]
         if options.via == "fsdp2":
             command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
         command += [os.path.join(os.path.dirname(os.path.abspath(__file__)), "names_train.py")]
