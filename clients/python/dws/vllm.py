@@ -181,7 +181,7 @@ class WorkerExtension:
         def ready() -> dict[str, Any]:
             attached = _between_steps(self)
             attached.engine.wait_ready(timeout)
-            return _status(self)
+            return _status(self, attached)
 
         return _replied(self, ready)
 
@@ -201,7 +201,7 @@ class WorkerExtension:
             # For all ranks, which begin no step before all have replied.
             if attached.engine.engine_rank == 0:
                 attached.engine.boundary(timeout)
-            return _status(self)
+            return _status(self, attached)
 
         return _replied(self, passed)
 
@@ -209,7 +209,7 @@ class WorkerExtension:
         """This rank's version, stream and state token (None while paused), passes and pauses; also
         step_open: whether a step was begun that vLLM has not sampled, so that commits wait. With
         adapters `adapters` has version, stream, state token, id and slot of each."""
-        return _replied(self, lambda: _status(self))
+        return _replied(self, lambda: _status(self, _require(self)))
 
     def dws_version(self) -> Optional[int]:
         """The version in memory, of the last step or newer; None before the first one, and with several
@@ -272,7 +272,7 @@ def _attach(worker: Any, socket: str, options: dict[str, Any]) -> dict[str, Any]
         LOG,
     )
     _hold(worker)
-    return _status(worker)
+    return _status(worker, worker._dws_attached)
 
 
 def _minimum(worker: Any, rank: EngineRank, groups: Groups) -> Optional[Minimum]:
@@ -297,7 +297,7 @@ def _attach_adapter(worker: Any, name: str, path: str, socket: str, given: dict[
     minimum = _minimum(worker, rank, groups)
     if getattr(worker, "_dws_adapters", None) is None:
         worker._dws_adapters = vllm_adapters.VllmAdapters(
-            worker.model_runner.lora_manager, lambda: _adapters_of(worker)
+            worker.model_runner.lora_manager, lambda: _adapters_of(worker), replies_last(worker.vllm_config)
         )
     adapters: vllm_adapters.VllmAdapters = worker._dws_adapters
 
@@ -313,7 +313,7 @@ def _attach_adapter(worker: Any, name: str, path: str, socket: str, given: dict[
         worker._dws_attached = attached = AttachedAdapters(rank.number, minimum, options.step_timeout)
         _hold(worker)
     attached.add(adapter)
-    return _status(worker)
+    return _status(worker, attached)
 
 
 def _detach_adapter(worker: Any, name: str, timeout: float) -> None:
@@ -356,10 +356,12 @@ def _adapters_of(worker: Any) -> Optional[AttachedAdapters]:
     return found if isinstance(found, AttachedAdapters) else None
 
 
-def _status(worker: Any) -> dict[str, Any]:
-    status = _require(worker).status()
-    for name, adapter in status.get("adapters", {}).items():
-        adapter.update(worker._dws_adapters.state()[name])
+def _status(worker: Any, attached: _Attached) -> dict[str, Any]:
+    status = attached.status()
+    if isinstance(attached, AttachedAdapters):
+        adapters: vllm_adapters.VllmAdapters = worker._dws_adapters
+        for name, state in adapters.state().items():
+            status["adapters"][name].update(state)
     return status
 
 

@@ -89,11 +89,15 @@ class VllmAdapters:
     """The adapters of one worker. Lifecycle: made once for a worker; it stays in place after adapters were detached, whose
     present version vLLM then goes on with. Threads: the worker's, but `load` is called by those of the leases."""
 
-    def __init__(self, manager: Any, attached: Callable[[], Optional[AttachedAdapters]]) -> None:
+    def __init__(
+        self, manager: Any, attached: Callable[[], Optional[AttachedAdapters]], replies_last: bool = True
+    ) -> None:
         """Args:
         manager: model_runner.lora_manager.
         attached: those of the worker now.
+        replies_last: true on the rank that raises what all ranks refuse alike (dws.plugins.attach.reply_together).
         """
+        self._replies_last = replies_last
         self._manager = manager
         self._attached = attached
         self._loading = threading.Lock()  # the pauses of two adapters may overlap
@@ -225,7 +229,12 @@ class VllmAdapters:
         """
         attached = self._attached()
         if attached is not None and attached.gate.held is None:
-            self._require_other(request)
+            try:
+                self._require_other(request)
+            except StateError:
+                if self._replies_last:
+                    raise
+                return False
         return self._in_step(self._add)(request)
 
     def _require_other(self, request: Any) -> None:

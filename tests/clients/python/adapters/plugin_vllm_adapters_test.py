@@ -243,6 +243,8 @@ class VllmAdaptersTest(VllmCase):
         for number, name, inplace in ((1, "other", True), (2, "math", False)):
             with self.subTest(name), self.assertRaisesRegex(dws.StateError, "'math' is attached as lora_int_id 1.*dws_detach_adapter"):
                 self.load(number, name, load_inplace=inplace)
+        self.engine.worker._dws_adapters._replies_last = False  # another rank raises
+        self.assertFalse(self.manager.add_adapter(LoRARequest("other", 1, self.path("other"), load_inplace=True)))
         with self.assertRaisesRegex(dws.StateError, "an adapter 'math' attached"):
             self.attach("math", receiver)
         self.require_as_fresh(1, tensors(1))
