@@ -20,6 +20,8 @@ from tools.real.record import Ran, read
 RECORD = Path("docs/ran.json")
 CELLS = Path("docs/real-engines.md")
 TABLE = Path("docs/features.md")
+# Cells that have a table of their own: ENGINE/GROUP/WAY.
+GROUPS = {"torn": "torn passes under load", "draft": "draft models that follow"}
 BEGIN, END = "<!-- made from ran.json -->", "<!-- end -->"
 # By how a row of features.md begins: the cases that it is about, and the package whose release it names.
 ROWS = {
@@ -53,7 +55,8 @@ def _state(ran: Iterable[Ran]) -> list[tuple[str, str, str]]:
 def cells(ran: Mapping[str, Ran]) -> str:
     """The tables of docs/real-engines.md: a row for each configuration that has run, a column for each check."""
     mine = {name.removeprefix("engines/"): one for name, one in ran.items() if name.startswith("engines/")}
-    torn = {name: one for name, one in mine.items() if "/torn/" in name}
+    groups = {group: {n: one for n, one in mine.items() if f"/{group}/" in n} for group in GROUPS}
+    grouped = {name for found in groups.values() for name in found}
     states = _state(mine.values())
     letters = {state: chr(ord("a") + number) if len(states) > 1 else "" for number, state in enumerate(states)}
 
@@ -63,7 +66,7 @@ def cells(ran: Mapping[str, Ran]) -> str:
     lines = ["| run | when | commit | with |", "|---|---|---|---|"]
     lines += [f"| {letters[state] or 'all'} | {' | '.join(state)} |" for state in states]
     for engine in ("vllm", "sglang"):
-        of = {name: one for name, one in mine.items() if name.startswith(engine) and name not in torn}
+        of = {name: one for name, one in mine.items() if name.startswith(engine) and name not in grouped}
         if not of:
             continue
         checks = sorted({name.rpartition("/")[2] for name in of}, key=_order)
@@ -72,9 +75,11 @@ def cells(ran: Mapping[str, Ran]) -> str:
             found = [of.get(f"{row}/{check}") for check in checks]
             said = ["" if one is None else f"{_said(one)} {mark(one)}".strip() for one in found]
             lines.append(f"| {row} | {' | '.join(said)} |")
-    lines += ["", "| torn passes under load | found |", "|---|---|"]
-    for name in sorted(torn, key=_numbered):
-        lines.append(f"| {name} | {torn[name].found if torn[name].good else _said(torn[name])} {mark(torn[name])}".rstrip() + " |")
+    for group, of in groups.items():
+        lines += ["", f"| {GROUPS[group]} | found |", "|---|---|"] if of else []
+        for name in sorted(of, key=_numbered):
+            said = of[name].found if of[name].good else _said(of[name])
+            lines.append(f"| {name} | {said} {mark(of[name])}".rstrip() + " |")
     return "\n".join(lines) + "\n"
 
 

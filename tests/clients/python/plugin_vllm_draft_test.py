@@ -6,11 +6,13 @@ import os
 import tempfile
 import types
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Iterable, Optional
 
 import torch
 
 import dws
+import dws.vllm
 from tests.clients.python.engine_models import PaddedModel, checkpoint, save_checkpoint
 from tests.clients.python.fake_daemons import resume
 from tests.clients.python.vllm_case import SMALL, VllmCase, config, step
@@ -76,9 +78,10 @@ class DraftTest(VllmCase):
         os.mkdir(self.target)
         os.mkdir(self.own)
 
-    def speculating(self, kind: Any = Head, method: str = "eagle", **more: Any) -> Any:
+    def speculating(self, kind: Any = Head, method: str = "eagle", settings: Any = None, **more: Any) -> Any:
         """A worker with a draft of this kind, whose weights are in a checkpoint."""
         changed = config()
+        vars(changed).update(settings or {})
         model = Skipping(SMALL, 0, 1)
         weights = checkpoint(SMALL, seed=1)
         model.load_weights(weights)
@@ -119,7 +122,8 @@ class DraftTest(VllmCase):
         self.assertEqual(found["draft.model.layers.0.norm.weight"], ["draft.layers.0.norm.weight"])
         self.assertEqual(found["model.layers.0.self_attn.o_proj.weight"], ["model.layers.0.self_attn.o_proj.weight"])
         self.assertEqual([name for name in found if name.startswith("draft.") and name.rpartition(".")[0][6:] in SHARED], [])
-        self.assertIn("of the draft model Head, with 2 shared tensors", logged.output[0])
+        says = "of the draft model Head, with 2 shared tensors: no table is asked, load_weights alone says it of 2: model.fc"
+        self.assertIn(says, logged.output[0])
 
     def test_one_commit_is_of_both_and_of_what_they_share(self) -> None:
         worker = self.speculating()
@@ -213,6 +217,29 @@ class DraftTest(VllmCase):
             ({"draft_prefix": "draft."}, "draft_prefix is 'draft.', expected draft='follow'"),
         ):
             self.refused(self.worker(), dws.InvalidArgumentError, message, **refused)
+
+    def test_the_weight_transfer_backend_attaches_both_and_wants_the_same_decision(self) -> None:
+        dws.vllm.register()
+        worker = self.speculating(settings={"weight_transfer_config": types.SimpleNamespace(backend="dws")})
+        thread = ThreadPoolExecutor(1)  # as vLLM's workers: one thread for all calls
+        self.addCleanup(thread.shutdown)
+
+        def call(method: str, *arguments: Any) -> Any:
+            return thread.submit(worker.execute_method, method, *arguments)
+
+        init: dict[str, Any] = {"socket": self.receiver.socket, "options": {}}
+        with self.assertRaisesRegex(dws.LayoutError, "draft='follow'"):
+            call("init_weight_transfer_engine", init).result(60)
+        init["options"] = {"draft": "follow", "draft_prefix": "draft."}
+        call("init_weight_transfer_engine", init).result(60)
+        self.addCleanup(lambda: call("shutdown_weight_transfer_engine").result(60))
+        call("start_weight_update").result(60)
+        update = call("update_weights", {"version": 1})
+        down, up = self.receiver.leases.get(timeout=20)
+        down.put(resume(1))
+        update.result(60)
+        self.assertIn("draft.fc.weight", [view.tensor for view in self.receiver.attached.views])
+        self.assertTrue(self.receiver.attached.commits_on_request)
 
     def test_passes_run_with_the_version_of_both(self) -> None:
         worker = self.speculating()

@@ -17,7 +17,7 @@ from unittest import mock
 
 import torch
 
-from tools.real.engines import check, torn
+from tools.real.engines import check, draft_model, torn
 from tools.real.engines.cells import CONFIGURATIONS, Configuration, chosen
 from tools.real.engines.check import cell_names
 from tools.real.engines.model import CHANGED_SHARE, trained_weights, write_checkpoint
@@ -26,6 +26,8 @@ from tools.real.engines.results import Result
 from tools.real.engines.scene import CheckFailed
 from tools.real.engines.steps import Tally, steps_of
 from tools.real.engines.traffic import Traffic
+from tools.real.engines.vllm_draft_run import Observation as OfDrafts
+from tools.real.engines.vllm_draft_run import differences, published
 from tools.real.environment import Environment
 from tools.real.server import Server
 
@@ -104,6 +106,31 @@ class TornModeTest(unittest.TestCase):
             is_v2 = name[:2] == "v2"
             self.assertEqual(variables["VLLM_USE_V2_MODEL_RUNNER"], "1" if is_v2 else "0")
             self.assertEqual(len(mode.module_paths()), int(is_v2))
+
+
+class DraftTest(unittest.TestCase):
+    def test_each_step_changes_each_tensor_of_target_and_draft(self) -> None:
+        for name, speculation in draft_model.SPECULATIONS.items():
+            first, second = published(name, 1), published(name, 2)
+            self.assertEqual(first.keys(), second.keys())
+            self.assertEqual([n for n in first if first[n].equal(second[n])], [], name)
+            own = [n for n in first if n.startswith(draft_model.PREFIX)]
+            self.assertEqual(bool(own), speculation.draft is not None)
+
+    def test_each_difference_from_a_fresh_engine_is_named(self) -> None:
+        seen = OfDrafts([[7, 8]], [[-1.0, -2.0]], [3, 1], 9, {"target a": "1f", "draft b": "2f"})
+        self.assertEqual(differences(seen, seen), [])
+        for field, value, why in (
+            ("tokens", [[7, 9]], "tokens"),
+            ("logprobs", [[-1.0, -2.0000001]], "logprobs"),
+            ("accepted", [3, 0], "accepted .3, 0., expected .3, 1."),
+            ("drafts", 8, "drafts 8, expected 9"),
+            ("parameters", {"target a": "1f", "draft b": "3f"}, "1 of 2 parameters differ: draft b"),
+            ("parameters", {"target a": "1f"}, "1 of 2 parameters differ: draft b"),
+        ):
+            found = differences(dataclasses.replace(seen, **{field: value}), seen)
+            self.assertEqual(len(found), 1)
+            self.assertRegex(found[0], why)
 
 
 class ObservationTest(unittest.TestCase):

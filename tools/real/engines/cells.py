@@ -1,7 +1,7 @@
 """What can be checked: the cells of the table. Pure.
 
 A cell is a configuration of an engine and a check of it, ENGINE/MODEL/tpN/CHECK; or a way to run the search for
-torn passes under load, ENGINE/torn/MODE.
+torn passes under load, ENGINE/torn/MODE; or a draft model that follows its target, vllm/draft/METHOD.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ _DEFAULT = (
     "vllm/torn/v1-tp2",
     "sglang/torn/qwen3",
     "sglang/torn/qwen3-tp2",
+    "vllm/draft/*",
 )
 
 

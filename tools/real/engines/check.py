@@ -2,7 +2,7 @@
 
 Each configuration is compared with engines that were started with the checkpoint of the same version, to the bit:
 greedy tokens, log probabilities of sampled and of prompt tokens, and every parameter. torn.py searches for passes
-that a commit has torn.
+that a commit has torn, drafts.py checks draft models that follow.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import sys
 import tempfile
 import time
 import traceback
-from typing import Callable, Collection, Mapping, Optional
+from typing import Any, Callable, Collection, Mapping, Optional
 
-from tools.real.engines import torn
+from tools.real.engines import drafts, torn
 from tools.real.engines.cells import CONFIGURATIONS, PAUSE_MODES, Configuration, chosen
 from tools.real.engines.follower import FollowedEngine
 from tools.real.engines.live import LiveEngine, check_transfer
@@ -27,6 +27,8 @@ from tools.real.report import Report
 
 
 LATE = "not run, the time is over"
+# Cells that are a script each, by group, package and mode.
+SCRIPTED: dict[str, dict[str, dict[str, Any]]] = {"torn": torn.MODES, "draft": dict(drafts.MODES)}
 
 
 def cell_names(packages: list[str]) -> list[str]:
@@ -36,7 +38,7 @@ def cell_names(packages: list[str]) -> list[str]:
         for one in CONFIGURATIONS:
             if one.package == package:
                 names += [f"{one.name}/{check}" for check in one.checks]
-        names += [f"{package}/torn/{mode}" for mode in torn.MODES[package]]
+        names += [f"{package}/{group}/{mode}" for group, modes in SCRIPTED.items() for mode in modes[package]]
     return names
 
 
@@ -145,17 +147,19 @@ class Run:
                 checks = [check for check in one.checks if f"{one.name}/{check}" in wanted]
                 if one.package == package and checks:
                     self.configuration(one, environment, checks)
-            for mode in torn.MODES[package]:
-                if f"{package}/torn/{mode}" in wanted:
-                    self.torn(mode, environment)
+            for group, modes in SCRIPTED.items():
+                for name, mode in modes[package].items():
+                    if f"{package}/{group}/{name}" in wanted:
+                        self.scripted(f"{package}/{group}/{name}", mode, environment)
 
-    def torn(self, mode: str, environment: Environment) -> None:
-        name = f"{environment.engine}/torn/{mode}"
+    def scripted(self, name: str, mode: Any, environment: Environment) -> None:
+        """Runs a cell of SCRIPTED."""
         if time.monotonic() > self._deadline:
             self.report.failed(name, LATE)
             return
         started = time.monotonic()
-        result = torn.run(mode, environment, self._module_paths, self._logs, self._seconds)
+        log = name.replace("/", "-")
+        result = torn.run(log, mode, environment, self._module_paths, self._logs, self._seconds)
         self._keep(name, result, started)
 
 

@@ -23,6 +23,14 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 START_SECONDS = 1500.0
 
 
+def verdict(found: dict[str, Any]) -> Result:
+    # Without commits, and steps of both versions among them, nothing was tested.
+    tried = found["commits"] >= 2 and found["versions"] == 2
+    counts = f"{found['steps']} passes, {found['commits']} commits, {found['torn']} torn"
+    note = "" if tried else ": too few commits fell between them"
+    return Result(tried and found["torn"] == 0, counts + note)
+
+
 @dataclasses.dataclass(frozen=True)
 class Mode:
     """A way to run vLLM. `run`: a script that uses vLLM's worker extension, or its weight transfer; `request`: see
@@ -55,6 +63,8 @@ class Mode:
         """Paths that come first on PYTHONPATH."""
         return [os.path.join(HERE, "interpreted_triton")] if self.v2 else []
 
+    verdict = staticmethod(verdict)
+
 
 @dataclasses.dataclass(frozen=True)
 class SglangMode:
@@ -77,6 +87,8 @@ class SglangMode:
     def module_paths(self) -> list[str]:
         """Paths that come first on PYTHONPATH."""
         return []
+
+    verdict = staticmethod(verdict)
 
 
 _SYNCHRONOUS = {"async_scheduling": False}
@@ -120,13 +132,13 @@ def end_processes(engine: subprocess.Popen[bytes]) -> None:
 
 
 def run(
-    name: str, environment: Environment, module_paths: Sequence[str], logs: str, seconds: float
+    name: str, mode: Any, environment: Environment, module_paths: Sequence[str], logs: str, seconds: float
 ) -> Result:
     """Args:
-    name: the name of one of the engine's MODES.
+    name: of the log.
+    mode: one of the engine's MODES, or another that has the same methods.
     seconds: how long requests run while versions alternate.
     """
-    mode = MODES[environment.engine][name]
     with Cluster("real-engines") as cluster:
         sender = cluster.start_sender()
         receiver = cluster.start_receiver("engine")
@@ -140,7 +152,7 @@ def run(
             **environment.variables([*mode.module_paths(), *module_paths]),
             **mode.variables(cluster.folder),
         }
-        log_path = os.path.join(logs, f"{environment.engine}-torn-{name}.log")
+        log_path = os.path.join(logs, f"{name}.log")
         with open(log_path, "w") as log:
             process = subprocess.Popen(
                 command, env=variables, stdout=log, stderr=log, start_new_session=True
@@ -154,14 +166,7 @@ def run(
         with open(log_path, errors="replace") as log:
             lines = log.readlines()
         if code == 0:
-            return verdict(json.loads(next(x for x in reversed(lines) if x[:1] == "{")))
+            found: Result = mode.verdict(json.loads(next(x for x in reversed(lines) if x[:1] == "{")))
+            return found
         why = "it did not end in time" if code is None else f"status {code}"
         return Result(False, f"{why}:\n{''.join(lines[-40:])}{cluster.logs()}")
-
-
-def verdict(found: dict[str, int]) -> Result:
-    # Without commits, and steps of both versions among them, nothing was tested.
-    tried = found["commits"] >= 2 and found["versions"] == 2
-    counts = f"{found['steps']} passes, {found['commits']} commits, {found['torn']} torn"
-    note = "" if tried else ": too few commits fell between them"
-    return Result(tried and found["torn"] == 0, counts + note)

@@ -111,8 +111,9 @@ def agreed_mapping(
         else:
             mapping[name] = loaded.source(name, shape, why)
             alone.append(name)
+    agreed = f"load_weights and the table agree on {len(shapes) - len(alone)} parameters"
     how = (
-        f"load_weights and the table agree on {len(shapes) - len(alone)} parameters"
+        f"{agreed if config is not None else 'no table is asked'}"
         f"{f', load_weights alone says it of {len(alone)}: {_some(alone)}' if alone else ''} "
         f"({len(canonical)} tensors, {time.monotonic() - begin:.1f} s)"
     )
