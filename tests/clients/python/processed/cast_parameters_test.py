@@ -224,7 +224,7 @@ class AttachTest(unittest.TestCase):
             live = self.model.tensor(GATE)
             self.assertIs(live.dtype, F32)
             self.assertTrue(np.array_equal(bits_of(live), bits_of(new).astype(np.uint32) << 16))
-            # As SGLang's model holds it: the twin is no copy that goes stale.
+            # The model of SGLang holds it so: the twin is no copy that goes stale.
             object.__setattr__(self.model, "_dws_attached", attached)
             with attached.engine.running(20):
                 pass
