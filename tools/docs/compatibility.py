@@ -78,8 +78,8 @@ def cells(ran: Mapping[str, Ran]) -> str:
     for group, of in groups.items():
         lines += ["", f"| {GROUPS[group]} | found |", "|---|---|"] if of else []
         for name in sorted(of, key=_numbered):
-            said = of[name].found if of[name].good else _said(of[name])
-            lines.append(f"| {name} | {said} {mark(of[name])}".rstrip() + " |")
+            text = of[name].found if of[name].good else _said(of[name])
+            lines.append(f"| {name} | {text} {mark(of[name])}".rstrip() + " |")
     return "\n".join(lines) + "\n"
 
 

@@ -21,7 +21,7 @@ constexpr std::string_view kShown =
     "shared-after-write-required shared-before-read-required shared-ca "
     "shared-credentials shared-dir shared-dir-anchor-every shared-dir-first "
     "shared-dir-key shared-dir-profile shared-endpoint shared-poll-ms shared-ranks "
-    "shared-region slime-after-write-required slime-before-read-required "
+    "shared-region shared-view slime-after-write-required slime-before-read-required "
     "slime-checkpoint slime-checksum slime-dir slime-encoding slime-first slime-keep "
     "slime-poll-ms slime-proof socket staging-bytes stale-after stale-keeps-ready "
     "stall-timeout state-dir stop-timeout threads tls-ca tls-cert tls-key "

@@ -53,6 +53,8 @@ def find_computed(weights: Mapping[str, Any], tensors: Mapping[str, Any]) -> dic
         for name, tensor in tensors.items():
             for extents, sample in _samples(name, tensor):
                 sought.setdefault((tensor.device, extents), []).append(sample)
+        if not sought:
+            return found
         alike: dict[tuple[Any, tuple[int, ...]], list[_Sample]] = {}
         for name, weight in weights.items():
             place = (weight.device, tuple(weight.squeeze().shape))

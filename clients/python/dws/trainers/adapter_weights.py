@@ -93,7 +93,7 @@ def _config(model: Any, name: str) -> AdapterConfig:
 
 def _parameters(model: Any, name: str) -> dict[str, Any]:
     """The adapter's, by the names that peft saves."""
-    from dws.trainers.module_weights import canonical_name
+    from dws.torch_module import canonical_name
 
     found = {}
     for own, parameter in model.named_parameters():
