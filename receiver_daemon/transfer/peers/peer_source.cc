@@ -29,7 +29,7 @@ constexpr uint64_t kPartBytesMin = uint64_t{1} << 20;
 constexpr std::chrono::seconds kPartTime{10};
 // After so long the sender is asked again: well before kPeerReadLease.
 constexpr std::chrono::seconds kReadFor{3};
-// One that served badly is left out for so long; one with another version until the sender knows.
+// One that served badly is left out for so long; one that had another version twice, shortly.
 constexpr std::chrono::seconds kBadFor{60};
 constexpr std::chrono::seconds kOtherVersionFor{2};
 // A sender that does not answer is asked again for so long, with these pauses.
@@ -107,11 +107,6 @@ Status PeerSource::ReadFrom(const std::string& address, const Piece& piece,
 
 void PeerSource::LeaveOut(const std::string& address, const std::set<std::string>& brought,
                           const Status& why, const Piece& piece) {
-  if (absl::IsAborted(why)) {  // no fault
-    bad_.Add(address, clock_.Now() + kOtherVersionFor);
-    LogInfo("peer_has_other_version", {{"address", address}, {"reason", Message(why)}});
-    return;
-  }
   {
     MutexLock lock(mutex_);
     channels_.erase(address);  // its certificates may be renewed when it is dialled next
@@ -190,6 +185,7 @@ Status PeerSource::ReadFull(const Piece& piece, FullAssembly& assembly) {
   bool others = HasParts(assembly);  // other sources may have brought what is wrong
   std::set<std::string> brought;     // that may have brought a part of incomplete slices
   std::vector<std::string> without;
+  std::set<std::string> had_other;  // another version, when they were read
   Duration wait = {};
   bool failed = HasFailed(piece);
   for (int bad = 0; bad < kBadPeersMax && clock_.Now() < deadline;) {
@@ -232,11 +228,16 @@ Status PeerSource::ReadFull(const Piece& piece, FullAssembly& assembly) {
       if (!HasParts(assembly)) brought.clear();
       continue;
     }
-    if (absl::IsAborted(read)) {
+    if (absl::IsAborted(read)) {  // no fault
+      LogInfo("peer_has_other_version", {{"address", answer->address}, {"reason", Message(read)}});
+      // The sender is told. It may name this one again soon, when it has the version.
       without = {answer->address};
-    } else {
-      ++bad;
+      if (!had_other.insert(answer->address).second) {
+        bad_.Add(answer->address, clock_.Now() + kOtherVersionFor);
+      }
+      continue;
     }
+    ++bad;
     if (absl::IsDataLoss(read) && std::exchange(others, false)) continue;
     LeaveOut(answer->address, brought, read, piece);
   }

@@ -136,7 +136,7 @@ class PeersTest(PeersCase):
             again.append((engine, live))
         for engine, live in again:
             self.check(engine, live)
-        self.assertEqual(self.sender_bytes(), 2 * self.model_bytes())
+        self.assertEqual(self.sender_bytes(), 2 * self.model_bytes(), self.cluster.logs(60))
 
     def test_those_that_wait_ask_again_when_their_connections_are_cut(self) -> None:
         self.begin(*SENDER_FLAGS, "--egress-limit=4MiB", elements=LARGE)
