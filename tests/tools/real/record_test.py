@@ -51,7 +51,7 @@ class RecordTest(unittest.TestCase):
 
     def test_a_run_adds_its_cases_and_keeps_those_of_others(self) -> None:
         self.assertEqual(self.run_check("ok      one: fine (1 s)\nnoise"), 0)
-        self.assertEqual(self.run_check("FAILED  two: bad (1 s)\nok      three", 1), 1)
+        self.assertEqual(self.run_check("FAILED  two: bad (1 s)\nFAILED  one: not run, the time is over\nok      three", 1), 1)
         ran = record.read(self.path)
         self.assertEqual(list(ran), ["check/one", "check/three", "check/two"])
         self.assertEqual((ran["check/two"].good, ran["check/two"].found), (False, "bad"))
