@@ -6,19 +6,13 @@
 #include <tuple>
 #include <utility>
 
-#include "common/base/check.h"
 #include "common/base/instruction_set.h"
-#include "common/delta/bits/element.h"
-#include "common/delta/decoder.h"
 #include "common/model/limits.h"
 #include "common/quantise/quantise.h"
+#include "sender_daemon/views/steps.h"
 
 namespace dws {
 namespace {
-
-using Bf16 = Element<uint16_t, Mapping::kFloat>;
-
-uint16_t Magnitude(uint16_t bits) { return bits & 0x7FFF; }
 
 uint64_t MatrixElements(const quantise::ViewLayout::Slice& slice) {
   return slice.grid->shape().rows * slice.grid->shape().columns;
@@ -73,10 +67,7 @@ void MatrixAmax::FindMoved(Snapshot& trainer, size_t slice, uint32_t block,
   const quantise::ViewLayout::Slice& of = view_.slices()[slice];
   const RankLayout::SliceEntry& entry = trainer.layout().slice(of.from);
   DecodedBlock& decoded = scratch.decoded;
-  // The capture encoded it a moment ago: an error is our own bug.
-  DWS_CHECK(
-      DecodeBlock(entry.dtype, BlockElements(entry.elements, block), ViewOf(steps), decoded).ok());
-  DWS_CHECK(decoded.kind == DecodedBlock::Kind::kSteps);
+  DecodeSteps(entry, block, steps, decoded);
   const ByteSpan elements = trainer.BlockBytes(of.from, block);
   const uint64_t first = uint64_t{block} * limits::kBlockElements;
   const uint64_t matrix_elements = MatrixElements(of);
@@ -89,7 +80,7 @@ void MatrixAmax::FindMoved(Snapshot& trainer, size_t slice, uint32_t block,
     for (; i < decoded.positions.size() && first + decoded.positions[i] < end; ++i) {
       const auto after =
           LoadLe<uint16_t>(elements.data() + decoded.positions[i] * sizeof(uint16_t));
-      const uint16_t before = Bf16::FromStep(after, static_cast<uint16_t>(0 - decoded.values[i]));
+      const uint16_t before = BeforeStep(after, decoded.values[i]);
       grown = std::max(grown, Magnitude(after));
       shrunk = shrunk || (Magnitude(before) >= amax && Magnitude(after) < amax);
     }

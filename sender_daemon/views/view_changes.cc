@@ -8,22 +8,17 @@
 
 #include "common/base/check.h"
 #include "common/base/instruction_set.h"
-#include "common/delta/bits/element.h"
-#include "common/delta/decoder.h"
 #include "common/model/limits.h"
+#include "sender_daemon/views/steps.h"
 
 namespace dws {
 namespace {
 
 constexpr uint64_t kBlock = limits::kBlockElements;
 
-using Bf16 = Element<uint16_t, Mapping::kFloat>;
-
 uint16_t LoadElement(ByteSpan elements, uint64_t number) {
   return LoadLe<uint16_t>(elements.data() + number * sizeof(uint16_t));
 }
-
-uint16_t Magnitude(uint16_t bits) { return bits & 0x7FFF; }
 
 // A packed element, or a scale, of 1, 2 or 4 bytes.
 uint32_t LoadBytes(const std::byte* from, size_t bytes) {
@@ -124,12 +119,7 @@ std::vector<BlockRef> ViewChanges::Find(std::span<const ChangedSlice> slices) {
 }
 
 void ViewChanges::Decode(size_t slice, uint32_t block, Scratch& scratch) const {
-  const RankLayout::SliceEntry& from = From(slice);
-  // The capture encoded it a moment ago: an error is our own bug.
-  DWS_CHECK(DecodeBlock(from.dtype, BlockElements(from.elements, block),
-                        ViewOf(slices_[slice].steps[block]), scratch.decoded)
-                .ok());
-  DWS_CHECK(scratch.decoded.kind == DecodedBlock::Kind::kSteps);
+  DecodeSteps(From(slice), block, slices_[slice].steps[block], scratch.decoded);
 }
 
 void ViewChanges::FindMoved(Work& work, Scratch& scratch) const {
@@ -149,7 +139,7 @@ void ViewChanges::FindMoved(Work& work, Scratch& scratch) const {
   for (size_t i = 0; i < decoded.positions.size(); ++i) {
     const uint64_t element = work.block * kBlock + decoded.positions[i];
     const uint16_t after = work.values[i];
-    const uint16_t before = Bf16::FromStep(after, static_cast<uint16_t>(0 - decoded.values[i]));
+    const uint16_t before = BeforeStep(after, decoded.values[i]);
     const uint64_t tile = cursor.TileOf(element);
     const uint16_t amax = slice.amax[tile];
     if (Magnitude(after) > amax) {

@@ -31,6 +31,11 @@ constexpr uint64_t kListedAtOnce = uint64_t{1} << 22;
 // move.
 constexpr uint64_t kListedElements = uint64_t{1} << 28;
 
+uint64_t ChangedIn(std::span<const EncodedBlock> steps) {
+  return std::accumulate(steps.begin(), steps.end(), uint64_t{0},
+                         [](uint64_t sum, const EncodedBlock& block) { return sum + block.nnz; });
+}
+
 // `runs` in parts of about `tiles` each.
 std::vector<quantise::TileRun> Split(std::span<const quantise::TileRun> runs, uint64_t tiles) {
   std::vector<quantise::TileRun> parts;
@@ -149,27 +154,24 @@ CapturedVersion ViewSnapshot::CaptureVersion(WeightVersion version, const Captur
     listed_changes = 0;
     listed_elements = 0;
   };
-  const std::vector<bool> moved = MoveMatrices(steps ? trainer : nullptr, pool);
+  std::vector<MatrixAmax::Steps> listable(view_.slices().size());
+  for (size_t s = 0; steps && s < listable.size(); ++s) {
+    listable[s] = Listable(view_.slices()[s].from, *trainer);
+  }
+  const std::vector<bool> moved = matrix_amax_.Update(*trainer_->snapshot, listable, pool);
   Source source(view_.layout());
   for (size_t s = 0; s < view_.slices().size(); ++s) {
     const quantise::ViewLayout::Slice& slice = view_.slices()[s];
-    std::vector<uint32_t> blocks;
-    uint64_t changed = 0;
-    for (uint32_t b = 0; b < trainer_->layout().slice(slice.from).blocks; ++b) {
-      const uint32_t nnz = steps ? StepsOf(slice.from, *trainer)[b].nnz : 1;
-      if (nnz > 0) blocks.push_back(b);
-      changed += nnz;
-    }
     // A mended slice needs every block, on either side; so does a slice with another scale.
     const bool whole = snapshot.distrusts(slice.codes) ||
                        (steps && IsMended(slice.from, *trainer)) ||
                        (slice.scales.has_value() && snapshot.distrusts(*slice.scales)) ||
                        (slice.matrices.has_value() && moved[*slice.matrices]);
-    if (steps && !whole && cause == FullCause::kNone &&
-        changed <= ListedMax(trainer_->layout().slice(slice.from).elements)) {
+    if (listable[s].has_value() && !whole && cause == FullCause::kNone) {
+      const uint64_t changed = ChangedIn(*listable[s]);
       if (changed == 0) continue;
       listed.push_back({.slice = &slice,
-                        .steps = StepsOf(slice.from, *trainer),
+                        .steps = *listable[s],
                         .amax = amax_[s],
                         .matrix_amax = matrix_amax_.Of(slice)});
       listed_changes += changed;
@@ -177,9 +179,9 @@ CapturedVersion ViewSnapshot::CaptureVersion(WeightVersion version, const Captur
       if (listed_changes >= kListedAtOnce || listed_elements >= kListedElements) capture_listed();
       continue;
     }
-    if (whole) {
-      blocks.resize(trainer_->layout().slice(slice.from).blocks);
-      std::iota(blocks.begin(), blocks.end(), 0);
+    std::vector<uint32_t> blocks;
+    for (uint32_t b = 0; b < trainer_->layout().slice(slice.from).blocks; ++b) {
+      if (!steps || whole || StepsOf(slice.from, *trainer)[b].nnz > 0) blocks.push_back(b);
     }
     if (!blocks.empty()) CaptureSlice(slice, blocks, amax_[s], pool, source, capture);
   }
@@ -214,21 +216,11 @@ bool ViewSnapshot::IsMended(RankSlice slice, const CapturedVersion& trainer) con
          std::ranges::find(trainer.mended, slice) != trainer.mended.end();
 }
 
-uint64_t ViewSnapshot::ChangedIn(RankSlice slice, const CapturedVersion& trainer) const {
+MatrixAmax::Steps ViewSnapshot::Listable(RankSlice slice, const CapturedVersion& trainer) const {
   const std::span<const EncodedBlock> steps = StepsOf(slice, trainer);
-  return std::accumulate(steps.begin(), steps.end(), uint64_t{0},
-                         [](uint64_t sum, const EncodedBlock& block) { return sum + block.nnz; });
-}
-
-std::vector<bool> ViewSnapshot::MoveMatrices(const CapturedVersion* trainer, ThreadPool& pool) {
-  std::vector<MatrixAmax::Steps> steps(view_.slices().size());
-  for (size_t s = 0; trainer != nullptr && s < steps.size(); ++s) {
-    const RankSlice from = view_.slices()[s].from;
-    if (IsMended(from, *trainer)) continue;
-    if (ChangedIn(from, *trainer) > ListedMax(trainer_->layout().slice(from).elements)) continue;
-    steps[s] = StepsOf(from, *trainer);
-  }
-  return matrix_amax_.Update(*trainer_->snapshot, steps, pool);
+  if (IsMended(slice, trainer)) return std::nullopt;
+  if (ChangedIn(steps) > ListedMax(trainer_->layout().slice(slice).elements)) return std::nullopt;
+  return steps;
 }
 
 void ViewSnapshot::CaptureMatrixScales(size_t matrices, Source& source, Capture& capture) {

@@ -48,11 +48,9 @@ class ViewSnapshot {
   std::span<const EncodedBlock> StepsOf(RankSlice slice, const CapturedVersion& trainer) const;
   // `bytes`: of the view's slice.
   void CaptureWhole(RankSlice slice, ByteSpan bytes, Source& source, Capture& capture) const;
-  // Updates the amax of all matrices after `trainer` (null: after anything). Returns which of them
-  // moved, by view_.matrices().
-  std::vector<bool> MoveMatrices(const CapturedVersion* trainer, ThreadPool& pool);
-  // The elements of the trainer's slice that changed.
-  uint64_t ChangedIn(RankSlice slice, const CapturedVersion& trainer) const;
+  // The steps of the trainer's slice; nullopt: it may have had other bytes than they say, or so
+  // many elements changed that all are read.
+  MatrixAmax::Steps Listable(RankSlice slice, const CapturedVersion& trainer) const;
   // The scales of one of view_.matrices().
   void CaptureMatrixScales(size_t matrices, Source& source, Capture& capture);
   // `blocks`: of the trainer's slice, ascending.

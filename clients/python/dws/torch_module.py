@@ -11,6 +11,8 @@ from dws.held.aliases import OldMemory, followers, point_at
 # The dict that holds a tensor, and the key in it.
 Holder = tuple[Mapping[str, Any], str]
 
+# Classes of wrappers that have the training's model in `module`.
+WRAPPERS = ("DistributedDataParallel", "DeepSpeedEngine")
 FSDP1_WRAPPER = "_fsdp_wrapped_module"
 # Prefixes that wrappers add to names; checkpoints and engines do not have them.
 _WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", FSDP1_WRAPPER)

@@ -12,6 +12,7 @@ from typing import Any, Mapping
 
 from dws.adapters.config import AdapterConfig, require_shapes
 from dws.errors import LayoutError, StateError
+from dws.torch_module import WRAPPERS, canonical_name
 
 # peft's name of the model that it wraps.
 _BASE = "base_model.model."
@@ -79,7 +80,7 @@ class AdapterWeights:
 
 def unwrapped(model: Any) -> Any:
     """A model without the wrappers of DistributedDataParallel, DeepSpeed and torch.compile."""
-    while type(model).__name__ in ("DistributedDataParallel", "DeepSpeedEngine") or hasattr(model, "_orig_mod"):
+    while type(model).__name__ in WRAPPERS or hasattr(model, "_orig_mod"):
         model = model._orig_mod if hasattr(model, "_orig_mod") else model.module
     return model
 
@@ -93,8 +94,6 @@ def _config(model: Any, name: str) -> AdapterConfig:
 
 def _parameters(model: Any, name: str) -> dict[str, Any]:
     """The adapter's, by the names that peft saves."""
-    from dws.torch_module import canonical_name
-
     found = {}
     for own, parameter in model.named_parameters():
         parts = canonical_name(own).split(".")

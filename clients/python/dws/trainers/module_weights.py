@@ -24,7 +24,7 @@ from dws.declare.pieces import Piece as Part
 from dws.device_tensor import is_on_device
 from dws.dtypes import DType, loaded_torch
 from dws.errors import LayoutError, StateError
-from dws.torch_module import canonical_name, is_module, named_tensors
+from dws.torch_module import WRAPPERS, canonical_name, is_module, named_tensors
 from dws.trainer import Trainer
 from dws.trainers.flat_exchange import FlatExchange, Piece, flat_source, rows_begun
 from dws.trainers.flat_tensors import FlatTensor, module_tensors
@@ -355,7 +355,7 @@ def _plain(module: Any) -> Any:
     """
     if not is_module(module):
         raise LayoutError(f"expected a torch module, found a {type(module).__name__}")
-    if type(module).__name__ in ("DistributedDataParallel", "DeepSpeedEngine"):
+    if type(module).__name__ in WRAPPERS:
         module = module.module
     if hasattr(module, "peft_config"):
         raise LayoutError(
