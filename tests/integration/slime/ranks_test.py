@@ -4,6 +4,7 @@ receiver follows the same folder.
 
 from __future__ import annotations
 
+import glob
 import os
 import threading
 import unittest
@@ -118,6 +119,42 @@ class RanksTest(IntegrationCase):
                 held.update(read_file(os.path.join(local, file))[1])
         for name, array in self.weights.items():
             self.assertEqual(held[name].tobytes(), array.tobytes(), name)
+
+    def check_killed(self, victim: int, at: int, dies_at: int) -> None:
+        """Kills `victim`'s sender at the n-th index that it is about to write, which is of version `dies_at`."""
+        senders = self.start_senders()
+        senders[victim].stop()
+        senders[victim].start_armed(DWS_FAILPOINT=f"slime.write.before_index:kill@{at}")
+        reader = SlimeReader(self.versions, self.given)
+        for rank in range(RANKS):
+            self.register(rank)
+        for version in range(1, dies_at):
+            self.publish(version)
+            self.check(reader, version)
+        self.publish(dies_at)
+        eventually(lambda: senders[victim].process.poll() is not None, lambda: self.cluster.logs(20))
+        self.assertEqual(senders[victim].process.returncode, -9)
+        self.assertFalse(os.path.exists(self.path(dies_at)))
+        senders[victim].start()
+        self.register(victim)
+        self.publish(dies_at + 1)
+        self.assertTrue(self.check(reader, dies_at + 1))
+        self.publish(dies_at + 2)
+        self.assertFalse(self.check(reader, dies_at + 2))
+        self.assertFalse(os.path.exists(self.path(dies_at)))
+        eventually(lambda: not glob.glob(f"{self.versions}/.weight*"), lambda: str(os.listdir(self.versions)))
+
+    def test_rank_0_is_killed_when_it_joins_a_full_version(self) -> None:
+        self.check_killed(0, at=1, dies_at=1)
+
+    def test_rank_0_is_killed_when_it_has_written_its_part_of_a_delta(self) -> None:
+        self.check_killed(0, at=2, dies_at=2)
+
+    def test_rank_0_is_killed_when_it_joins_a_delta(self) -> None:
+        self.check_killed(0, at=3, dies_at=2)
+
+    def test_another_rank_is_killed_when_it_has_written_its_part_of_a_delta(self) -> None:
+        self.check_killed(1, at=1, dies_at=2)
 
     def test_a_rank_that_is_away_is_named_and_holds_up_the_folder_alone(self) -> None:
         senders = self.start_senders("--folder-stale-after=1")
