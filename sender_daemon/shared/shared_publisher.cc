@@ -61,7 +61,6 @@ SharedView SharedPublisher::view() const {
   }
   view.folder = options_.dir.root;
   view.failures = loop_.failures();
-  view.trouble = loop_.trouble();
   return view;
 }
 
@@ -354,6 +353,11 @@ void SharedPublisher::Retire() {
                            .unneeded = [&](WeightVersion version) {
                              return receivers_->AllBeyond(state.stream, version);
                            }});
+  }
+  if (options_.view.empty() && !std::exchange(progress_->views_retired, true)) {
+    const Status others = RetireViews(files_, options_.dir.root, options_.job_id,
+                                      options_.trainer_rank, options_.dir.views, state.stream);
+    if (status.ok()) status = others;
   }
   if (!status.ok()) LogWarning("shared_not_retired", {{"reason", Message(status)}});
 }

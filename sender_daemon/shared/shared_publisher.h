@@ -68,7 +68,6 @@ struct SharedView {
   uint64_t bytes = 0;                   // of all
   uint64_t failures = 0;                // attempts that failed
   size_t receivers = 0;                 // present according to their reports
-  Status trouble;                       // why the last attempt failed; OK if it did not
 };
 
 // Lifecycle: Start, then Stop or the destructor. Threads: safe from any.
@@ -129,6 +128,7 @@ class SharedPublisher {
     explicit Progress(SharedWriter made) : writer(std::move(made)) {}
     SharedWriter writer;
     bool begun = false;
+    bool views_retired = false;
     std::optional<shared::VersionCatalog> catalog;  // the contents of the directory; set by Begin
     std::optional<WeightVersion> last;              // written
     std::vector<Unreported> unreported;             // in the order of writing
@@ -192,7 +192,7 @@ class SharedPublisher {
   TimePoint reports_due_;  // while full tensors are written
 
   mutable Mutex mutex_;
-  SharedView view_ GUARDED_BY(mutex_);  // `failures` and `trouble` are not used
+  SharedView view_ GUARDED_BY(mutex_);                          // `failures` is not used
   At offered_ GUARDED_BY(mutex_), written_ GUARDED_BY(mutex_);  // newest versions
   OfferLoop loop_;  // last, since its thread uses all other members
 };

@@ -7,6 +7,8 @@
 #include "common/base/check.h"
 #include "common/base/log/log.h"
 #include "common/model/limits.h"
+#include "common/transport/shared_fs/names.h"
+#include "sender_daemon/shared/shared_writer.h"
 
 namespace dws {
 namespace {
@@ -47,6 +49,17 @@ Status RemoveStream(FileSystem& files, const std::string& folder) {
     if (name.starts_with("welcome-")) Note(files.Remove(fmt::format("{}/{}", folder, name)), first);
   }
   Note(files.RemoveFolder(folder), first);
+  return first;
+}
+
+// Removes the streams whose incarnation is less than `before`.
+Status RemoveStreams(FileSystem& files, const std::string& rank_folder, uint64_t before) {
+  Status first;
+  DWS_ASSIGN_OR_RETURN(const auto streams, shared::ListStreams(files, rank_folder));
+  for (const StreamId& stream : streams) {
+    if (stream.incarnation >= before) continue;
+    Note(RemoveStream(files, fmt::format("{}/{}", rank_folder, shared::StreamName(stream))), first);
+  }
   return first;
 }
 
@@ -91,10 +104,21 @@ Status RetireShared(FileSystem& files, const std::string& rank_folder,
   DWS_CHECK(newer == 0);
   RemoveWelcomes(files, folder, rule.epoch, used, first);
   if (catalog.versions().Reachable(1).empty()) return first;
-  DWS_ASSIGN_OR_RETURN(const auto streams, shared::ListStreams(files, rank_folder));
-  for (const StreamId& stream : streams) {
-    if (stream.incarnation >= rule.stream.incarnation) continue;
-    Note(RemoveStream(files, fmt::format("{}/{}", rank_folder, shared::StreamName(stream))), first);
+  Note(RemoveStreams(files, rank_folder, rule.stream.incarnation), first);
+  return first;
+}
+
+Status RetireViews(FileSystem& files, const std::string& root, const std::string& job_id,
+                   TrainerRank rank, const std::vector<std::string>& views,
+                   const StreamId& stream) {
+  Status first;
+  DWS_ASSIGN_OR_RETURN(const auto roots, shared::ListViewRoots(files, root));
+  for (const std::string& other : roots) {
+    const bool ours = std::ranges::any_of(
+        views, [&](const std::string& view) { return shared::RootOfView(root, view) == other; });
+    if (ours) continue;
+    DWS_ASSIGN_OR_RETURN(const auto folder, SharedRankFolder(other, job_id, rank));
+    Note(RemoveStreams(files, folder, stream.incarnation + 1), first);
   }
   return first;
 }

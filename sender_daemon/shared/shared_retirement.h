@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "common/base/file_system.h"
 #include "common/base/status.h"
@@ -25,5 +26,11 @@ struct RetirementRule {
 // and returns the first error.
 Status RetireShared(FileSystem& files, const std::string& rank_folder,
                     const shared::VersionCatalog& catalog, const RetirementRule& rule);
+
+// Removes what earlier senders of this rank published below `root` of views that are not in
+// `views`, up to `stream`: receivers would take its newest version for the trainer's. Errors as
+// RetireShared.
+Status RetireViews(FileSystem& files, const std::string& root, const std::string& job_id,
+                   TrainerRank rank, const std::vector<std::string>& views, const StreamId& stream);
 
 }  // namespace dws

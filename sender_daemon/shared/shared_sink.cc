@@ -178,7 +178,10 @@ bool SharedSink::settled() const {
 
 std::optional<PlaceFailure> SharedSink::failure() const {
   for (const auto& [view, publisher] : published_) {
-    if (auto failure = publisher->failure(); failure.has_value()) return failure;
+    auto failure = publisher->failure();
+    if (!failure.has_value()) continue;
+    if (!view.empty()) failure->reason = fmt::format("view '{}': {}", view, failure->reason);
+    return failure;
   }
   MutexLock lock(mutex_);
   if (lacking_.empty()) return std::nullopt;
@@ -212,12 +215,11 @@ void SharedSink::FillStatus(v1::SenderStatus& status) const {
     shared.set_bases(shared.bases() + of.bases);
     shared.set_written_bytes(shared.written_bytes() + of.bytes);
     shared.set_failures(shared.failures() + of.failures);
-    if (shared.failing().empty()) shared.set_failing(std::string(Message(of.trouble)));
   }
   shared.set_newest_version(newest->value());
   shared.set_receivers(receivers);
   const PlaceFailure failing = failure().value_or(PlaceFailure());
-  if (shared.failing().empty()) shared.set_failing(failing.reason);
+  shared.set_failing(failing.reason);
   shared.set_seconds_failing(ToSeconds(failing.lasts));
 }
 

@@ -63,7 +63,7 @@ Result<std::string> EscapeId(std::string_view id) {
 // A name has patterns, and is too long for a file's.
 std::string RootOfView(const std::string& root, const std::string& view) {
   if (view.empty()) return root;
-  return fmt::format("{}/view~{}", root, ToString(DigestBytes(AsBytes(view), 0)));
+  return fmt::format("{}/{}{}", root, kViewPrefix, ToString(DigestBytes(AsBytes(view), 0)));
 }
 
 std::string RankName(TrainerRank rank) { return fmt::format("rank-{:05}", rank.value()); }

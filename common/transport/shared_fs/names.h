@@ -32,6 +32,8 @@ struct VersionName {
 // too long for a file's name.
 Result<std::string> EscapeId(std::string_view id);
 
+inline constexpr const char* kViewPrefix = "view~";
+
 // The root of what is published of a view, below the directory's: "ROOT/view~0123...cdef"; without
 // a view the directory's own. No job's folder has such a name.
 std::string RootOfView(const std::string& root, const std::string& view);

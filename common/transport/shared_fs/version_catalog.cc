@@ -24,6 +24,15 @@ Result<std::vector<std::string>> ListIfThere(FileSystem& files, const std::strin
 
 }  // namespace
 
+Result<std::vector<std::string>> ListViewRoots(FileSystem& files, const std::string& root) {
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListIfThere(files, root));
+  std::vector<std::string> roots;
+  for (const std::string& name : names) {
+    if (name.starts_with(kViewPrefix)) roots.push_back(fmt::format("{}/{}", root, name));
+  }
+  return roots;
+}
+
 Result<std::vector<StreamId>> ListStreams(FileSystem& files, const std::string& rank_folder) {
   DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListIfThere(files, rank_folder));
   std::vector<StreamId> streams;

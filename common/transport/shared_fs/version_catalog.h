@@ -15,6 +15,9 @@
 
 namespace dws::shared {
 
+// The roots (names.h) of all views below `root`. Empty if the folder does not exist (yet).
+Result<std::vector<std::string>> ListViewRoots(FileSystem& files, const std::string& root);
+
 // The streams in a rank's folder, ascending. Empty if the folder does not exist (yet).
 Result<std::vector<StreamId>> ListStreams(FileSystem& files, const std::string& rank_folder);
 // The version folders of a stream, with a manifest or without, ascending. Empty as above.

@@ -107,7 +107,13 @@ Result<SharedSource::Offer> SharedSource::Look(const std::optional<StreamId>& fo
     Note(offer.status(), first);
   }
   DWS_RETURN_IF_ERROR(first);
-  return UnavailableError("no version has been published in {} yet", folder);
+  if (options_.view.empty()) {
+    return UnavailableError("no version has been published in {} yet", folder);
+  }
+  return UnavailableError(
+      "no version of view '{}' has been published yet, expected one in {}: start the senders with "
+      "--shared-view={}, in the same spelling",
+      options_.view, folder, options_.view);
 }
 
 Result<std::optional<SharedSource::Offer>> SharedSource::LookAt(const std::string& rank_folder,

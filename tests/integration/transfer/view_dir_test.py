@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import subprocess
 import unittest
@@ -105,6 +106,27 @@ class ViewDirTest(ViewCase):
             sender.log_tail,
         )
         self.assertIn("recipe mxfp8/floor needs a multiple of 32 columns, found 100", sender.log_tail())
+
+    def test_a_view_that_is_no_longer_published_leaves_the_directory(self) -> None:
+        self.begin_with(VIEW, OTHER)
+        self.publish()
+        followed = [(*self.follow(view), view) for view in (VIEW, OTHER)]
+        for engine, live, _, view in followed:
+            self.check(engine, live, view)
+        sender = self.cluster.senders[0]
+        sender.kill()
+        sender.command.remove(f"--shared-view={OTHER}")
+        sender.start()
+        self.dws_trainer.reconnect()
+        self.publish()
+        engine, live, _, view = followed[0]
+        self.check(engine, live, view)
+        eventually(lambda: len(glob.glob(f"{self.root}/view~*/*/*/stream-*")) == 1, sender.log_tail)
+        receiver = followed[1][2]
+        eventually(
+            lambda: f"start the senders with --shared-view={OTHER}" in str(receiver.readyz()) + receiver.log_tail(),
+            receiver.log_tail,
+        )
 
     def test_views_that_make_no_sense_are_refused_at_the_start(self) -> None:
         common = [SENDER, "--job-id=j", "--trainer-rank=0", f"--state-dir={self.root}-state"]
