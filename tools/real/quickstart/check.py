@@ -1,7 +1,7 @@
 """Runs the programs of docs/quickstart side by side, as their pages say, with few steps: tools/real.sh quickstart.
 
-What both sides print must agree: digests of all weights, or versions. Without SGLang's environment in --engines the page of
-slime is skipped.
+What both sides print must agree: digests of all weights, or versions. The pages of slime and of vLLM's server are skipped
+without those engines' environments in --engines.
 """
 
 from __future__ import annotations
@@ -11,33 +11,22 @@ import contextlib
 import dataclasses
 import json
 import os
-import re
-import signal
-import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
-from typing import Optional, Sequence
+from typing import Callable, Optional, Sequence
 
 from tools.real.environment import Environment, Interpreter
+from tools.real.quickstart import served
+from tools.real.quickstart.place import SECONDS_MAX, STEPS, CheckFailed, Place, compare, told
 from tools.real.report import Report, matching
 from tools.real.server import free_port
 from tools.real.trainers.check import missing_packages
 
-EXAMPLES = os.path.abspath("clients/examples")
-PROGRAMS = ("sender_daemon/dws-sender", "receiver_daemon/dws-receiver")
-STEPS = 4
-SECONDS_MAX = 900.0  # of one page
-END_SECONDS = 20.0
 _SGLANG_ON_CPU = (
     *("--device", "cpu", "--attention-backend", "torch_native", "--disable-cuda-graph", "--skip-tokenizer-init"),
     *("--dtype", "bfloat16", "--max-total-tokens", "4096"),
 )
-
-
-class CheckFailed(Exception):
-    """A program failed, did not end in time, or both do not agree."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,104 +52,12 @@ PAGES = {
         ("torch", "transformers", "vllm"),
     ),
 }
-NAMES = [*PAGES, "slime"]
-
-
-class Place:
-    """A folder for one page's files and logs, and the environment of its programs. Lifecycle: a context manager; its end ends
-    the programs, each with all that it has started."""
-
-    def __init__(self, python: str, variables: dict[str, str], logs: Optional[str]) -> None:
-        self._python = python
-        self._variables = variables
-        self._stack = contextlib.ExitStack()
-        self.folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="dws-quickstart-"))
-        self._logs = logs or self.folder
-        os.makedirs(self._logs, exist_ok=True)
-        programs = os.path.join(self.folder, "bin")
-        os.mkdir(programs)
-        for program in PROGRAMS:
-            os.symlink(os.path.abspath(program), os.path.join(programs, os.path.basename(program)))
-        self._variables["PATH"] = os.pathsep.join([programs, os.path.dirname(python), os.environ["PATH"]])
-
-    def __enter__(self) -> "Place":
-        return self
-
-    def __exit__(self, *unused: object) -> None:
-        self._stack.close()
-
-    def start(self, name: str, words: Sequence[str], **more: str) -> subprocess.Popen[bytes]:
-        """Starts a program of the examples; its log has that name."""
-        words = [os.path.join(self.folder, "model") if word == "MODEL" else word for word in words]
-        command = [self._python, *words] if not words[0].endswith(".sh") else ["bash", *words]
-        log = self._stack.enter_context(open(self._log(name), "w"))
-        process = subprocess.Popen(
-            command, cwd=EXAMPLES, env={**self._variables, **more}, stdout=log, stderr=log, start_new_session=True
-        )
-        self._stack.callback(_end, process)
-        return process
-
-    def wait(self, name: str, process: subprocess.Popen[bytes]) -> None:
-        """Raises CheckFailed unless it ends as it should."""
-        try:
-            status = process.wait(SECONDS_MAX)
-        except subprocess.TimeoutExpired as error:
-            raise CheckFailed(f"the {name} did not end within {SECONDS_MAX:.0f} s") from error
-        if status != 0:
-            raise CheckFailed(f"the {name} ended with status {status}")
-
-    def read(self, name: str) -> str:
-        with open(self._log(name), errors="replace") as file:
-            return file.read()
-
-    def _log(self, name: str) -> str:
-        return os.path.join(self._logs, f"{name}.log")
-
-    def ends(self) -> str:
-        """The ends of all logs."""
-        logs = sorted(name for name in os.listdir(self._logs) if name.endswith(".log"))
-        return "".join(f"--- {name}\n{self.read(name[:-4])[-6000:]}" for name in logs)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends its session's processes: by SIGINT, as ^C does, and by SIGKILL those that are left."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGINT)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(END_SECONDS)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def told(text: str) -> dict[int, str]:
-    """What a program has printed of each version: its digest, or else all that follows the number."""
-    found = {}
-    for version, rest in re.findall(r"^version (\d+): (.*)$", text, re.M):
-        digest = re.search(r"digest (\w+)$", rest)
-        found[int(version)] = digest[1] if digest else rest
-    return found
-
-
-def compare(trainer: dict[int, str], engine: dict[int, str], digests: bool) -> str:
-    """Returns what was found in words.
-
-    Args:
-      digests: whether both have printed them.
-
-    Raises:
-      CheckFailed: the engine does not have the trainer's last version, or had another version than the trainer.
-    """
-    if len(trainer) < STEPS or max(engine, default=0) != max(trainer):
-        raise CheckFailed(f"the trainer published {sorted(trainer)}, the engine had {sorted(engine)}")
-    if digests:
-        wrong = [version for version, digest in engine.items() if trainer.get(version) != digest]
-        if wrong:
-            raise CheckFailed(f"digests differ at versions {wrong}")
-        return f"equal digests at versions {sorted(engine)}"
-    if len(set(engine.values())) < 2:
-        raise CheckFailed(f"the engine gave the same answers at versions {sorted(engine)}")
-    return f"answers of versions {sorted(engine)}"
+# These run with a server of --engines; the packages are the trainer's.
+SERVED: dict[str, tuple[Callable[[Place, Environment, list[str]], str], Sequence[str]]] = {
+    "vllm-serve": (served.run_serve, ("torch", "transformers")),
+    "trl-vllm": (served.run_trl, (*PAGES["trl"].needs, "vllm")),  # TRL asks for it
+}
+NAMES = [*PAGES, *SERVED, "slime"]
 
 
 def run_page(page: Page, place: Place) -> str:
@@ -198,31 +95,43 @@ def run_slime(place: Place) -> str:
 def run(options: argparse.Namespace, python: Interpreter) -> int:
     """Returns the exit status."""
     report = Report("quickstarts")
-    names = NAMES if options.only is None else matching(NAMES, options.only)
-    sglang = Environment(os.path.abspath(options.engines), "sglang") if options.engines else None
-    for name in names:
+    for name in NAMES if options.only is None else matching(NAMES, options.only):
         say = report.skipped if options.only is None else report.failed
+        engine = _engine(name, options)
+        if engine is not None and engine.version() is None:
+            say(name, f"no {engine.engine} in --engines; tools/real.sh install makes it")
+            continue
         if name == "slime":
-            if sglang is None or sglang.version() is None:
-                say(name, "no SGLang in --engines; tools/real.sh install makes it")
-                continue
-            program, variables = sglang.python, {**os.environ, **sglang.variables(options.modules), "PYTHON": sglang.python}
+            assert engine is not None
+            program, variables = engine.python, {**os.environ, **engine.variables(options.modules), "PYTHON": engine.python}
         else:
-            if lacks := missing_packages(python, PAGES[name].needs):
+            if lacks := missing_packages(python, PAGES[name].needs if name in PAGES else SERVED[name][1]):
                 say(name, f"{', '.join(sorted(lacks))} missing")
                 continue
             program, variables = python.path, python.variables(options.modules)
         variables.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", VLLM_NO_USAGE_STATS="1")
-        _report(report, name, program, variables, options.logs)
+        with Place(program, variables, os.path.join(options.logs, name) if options.logs else None) as place:
+            _report(report, name, place, engine, options.modules)
     return report.end()
 
 
-def _report(report: Report, name: str, program: str, variables: dict[str, str], logs: Optional[str]) -> None:
+def _engine(name: str, options: argparse.Namespace) -> Optional[Environment]:
+    """Where the page's server is; None: it has none."""
+    if name in PAGES:
+        return None
+    return Environment(os.path.abspath(options.engines or "engines"), "sglang" if name == "slime" else "vllm")
+
+
+def _report(report: Report, name: str, place: Place, engine: Optional[Environment], modules: list[str]) -> None:
     started = time.monotonic()
-    with Place(program, variables, os.path.join(logs, name) if logs else None) as place:
-        try:
-            found = run_slime(place) if name == "slime" else run_page(PAGES[name], place)
-            report.ok(name, found, time.monotonic() - started)
-        except CheckFailed as error:
-            report.failed(name, str(error), time.monotonic() - started)
-            print(place.ends(), file=sys.stderr)
+    try:
+        if name in PAGES:
+            found = run_page(PAGES[name], place)
+        elif engine is None or name == "slime":
+            found = run_slime(place)
+        else:
+            found = SERVED[name][0](place, engine, modules)
+        report.ok(name, found, time.monotonic() - started)
+    except (CheckFailed, RuntimeError) as error:
+        report.failed(name, str(error), time.monotonic() - started)
+        print(place.ends(), file=sys.stderr)
