@@ -117,6 +117,9 @@ def _capture(
             f"load_weights of {type(model).__name__} over tensors without storage failed at "
             f"canonical tensor '{last}': {type(error).__name__}: {error}"
         ) from error
+    finally:
+        # The recorder is garbage of a cycle: until it is collected, its views of the weights would count as somebody's.
+        recorder.memories.clear()
     kept = {name: DType.of(dtype) for name, dtype in recorder.kept_as.items()}
     return _result(tensors, memories, canonical), kept
 

@@ -187,6 +187,10 @@ class Memories:
     def __init__(self) -> None:
         self._spans: dict[Any, list[_Span]] = {}
 
+    def clear(self) -> None:
+        """Forgets all memories, and lets go of their tensors."""
+        self._spans.clear()
+
     def add(self, tensor: Any, memory: Memory) -> Memory:
         """Returns:
         the memory that the tensor has: another one, if that is known at the same address.

@@ -5,12 +5,16 @@ shows which element went where."""
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import unittest
 from typing import Any, Callable, Iterable
+from unittest import mock
 
 import torch
 
 import dws
+from dws.held import aliases
 from dws.plugins.canonical import Canonical, ModelShape, Parallel
 from dws.plugins.capture import Captured, capture
 from dws.plugins.mapping import rank_mapping
@@ -264,6 +268,19 @@ class CaptureTest(unittest.TestCase):
         self.assertIs(model.plain, plain)
         self.assertEqual(model.weight.data_ptr(), address)
         self.assertTrue(bool((weight == UNWRITTEN).all()) and bool((plain == UNWRITTEN).all()))
+
+    def test_the_memory_that_weights_leave_afterwards_is_not_told_as_held(self) -> None:
+        self.addCleanup(gc.enable)
+        for load in (lambda weight, of: weight.data.copy_(of["a"]), lambda weight, of: of["none"]):
+            model = One((4, 6), load)
+            model.weight.numpy()  # as an attach does, which copies it
+            gc.collect()
+            gc.disable()
+            with contextlib.suppress(dws.LayoutError):
+                capture(model, declared(numbered(SHAPES)))
+            with mock.patch.object(aliases._LOG, "warning") as warned:
+                dws.bind(model, {"weight": torch.zeros(4, 6)})
+            warned.assert_not_called()
 
     def test_an_error_of_load_weights_names_the_canonical_tensor_and_changes_nothing(self) -> None:
         def raising(model: One, w: Checkpoint) -> None:
