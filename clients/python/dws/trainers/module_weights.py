@@ -24,6 +24,7 @@ from dws.declare.pieces import Piece as Part
 from dws.device_tensor import is_on_device
 from dws.dtypes import DType, loaded_torch
 from dws.errors import LayoutError, StateError
+from dws.layout import TensorSpec
 from dws.torch_module import WRAPPERS, canonical_name, is_module, named_tensors
 from dws.trainer import Trainer
 from dws.trainers.flat_exchange import FlatExchange, Piece, flat_source, rows_begun
@@ -53,35 +54,42 @@ class _Weight:
     begins: tuple[int, ...] = ()
     flat: Optional[tuple[Any, ...]] = None
 
-    def share(self, tensor: Any, share: Share) -> Any:
-        """The elements that this process publishes, now.
+    def local(self, tensor: Any, spec: TensorSpec) -> Any:
+        """This process's part of the tensor, now; the same for all weights that are parts of it.
 
         Args:
           tensor: the module's, now.
+          spec: of the weight, for errors.
 
         Raises:
-          StateError: the framework has gathered or replaced the weight.
-          LayoutError: as require_plain.
+          StateError: the framework has gathered or replaced the weight, or it is not its memory any more.
         """
         if self.sharded and not hasattr(tensor, "placements"):
             raise StateError(
-                f"{share.spec} was sharded when it was registered, and is not now: publish after the "
+                f"{spec} was sharded when it was registered, and is not now: publish after the "
                 "optimizer step, while the framework has no gathered weights"
             )
-        local = local_of(share.spec.name, tensor)
+        try:
+            local = local_of(spec.name, tensor)
+        except LayoutError as error:
+            raise StateError(f"{error}; it was plain when it was registered") from None
         if tuple(local.shape) != self.local_shape:
             raise StateError(
-                f"{share.spec}: this process had {list(self.local_shape)} of it when it was registered, and "
+                f"{spec}: this process had {list(self.local_shape)} of it when it was registered, and "
                 f"has {list(local.shape)} now"
             )
+        return local
+
+    def index(self, share: Share) -> Optional[tuple[Any, ...]]:
+        """The index of the share's elements in this process's part of the tensor; None: it has none of them."""
         if not self.local_shape:
-            return local
+            return ()
         if not share.size_bytes:
-            return local.new_empty([end - begin for begin, end in share.ranges])
+            return None
         index: list[Any] = list(self.begins)
         for dim, (begin, end) in zip(self.part.dims(self.local_shape), share.ranges):
             index[dim] = slice(self.begins[dim] + begin, self.begins[dim] + end)
-        return local[tuple(index)]
+        return tuple(index)
 
 
 def checkpoint_parts(module: Any, tensors: Mapping[str, Any]) -> dict[str, list[Part]]:
@@ -140,6 +148,7 @@ class ModuleWeights:
             for name, weight in self._weights.items()
             if weight.declared.spec.shape or weight.declared.flat != (0, 0)
         }
+        self._is_flat = any(weight.flat for weight in self._weights.values())
         self._exchange: Optional[FlatExchange] = None
         self._copied = any(
             weight.sharded
@@ -149,8 +158,10 @@ class ModuleWeights:
             for weight in self._weights.values()
         ) or _share_memory(tensors.values())
         self._shares: Mapping[str, Share] = {}
+        self._index: dict[str, Optional[tuple[Any, ...]]] = {}  # of each share; see _Weight.index
         self._views: dict[str, Any] = {}  # if nothing is copied
         self._held: dict[str, Any] = {}  # the module's tensors then
+        self._strides: dict[str, tuple[int, ...]] = {}  # of these in shared memory
         self._resident: Optional[ResidentShares] = None
 
     def _weight(
@@ -180,7 +191,7 @@ class ModuleWeights:
         Raises:
           LayoutError: the ranges that they have of a tensor do not follow each other.
         """
-        if any(weight.flat for weight in self._weights.values()):
+        if self._is_flat:
             self._exchange = FlatExchange(declared)
 
     @property
@@ -209,6 +220,11 @@ class ModuleWeights:
           The errors of Trainer.register.
         """
         self._shares = shares
+        self._index = {
+            name: weight.index(shares[name])
+            for name, weight in self._weights.items()
+            if name in shares and not weight.flat
+        }
         whole = set(shares) == set(self._weights) and all(s.whole for s in shares.values())
         self._copied = self._copied or not whole
         if self._copied:
@@ -222,6 +238,7 @@ class ModuleWeights:
         cuts = {name: share.spec.cuts for name, share in shares.items()}
         self._views = trainer.register(parts, cuts=cuts, views="torch", timeout=timeout, lists=lists)
         parts.bind(self._views)
+        self._strides = {name: tuple(tensor.stride()) for name, tensor in self._held.items()}
 
     def refresh(self) -> None:
         """Puts the current weights where the sender reads them. Call it before each version, with FSDP1 and ZeRO-3 on
@@ -249,28 +266,52 @@ class ModuleWeights:
         self._resident.refresh(self._sources(tensors, pieces))
 
     def _require_unmoved(self, tensors: Mapping[str, Any]) -> None:
-        """Raises StateError if a weight is not in the memory that the sender reads."""
-        for name, view in self._views.items():
-            own_name = self._weights[name].own_name
-            tensor = tensors[own_name]
-            mine = self._share(name, tensor)
-            if is_on_device(tensor) and tensor is self._held[own_name]:
-                continue  # of a device: if it has moved, the next publish registers its new place
-            if mine.device != view.device or mine.data_ptr() != view.data_ptr():
+        """Raises StateError if a weight is not in the memory that the sender reads. The parts of one tensor moved there
+        together: if one of them is in its place, all are."""
+        parts: dict[str, str] = {}
+        for name in self._views:
+            parts.setdefault(self._weights[name].own_name, name)
+        # A tensor of a device may have moved: the next publish registers its new place.
+        names = [
+            name
+            for own_name, name in parts.items()
+            if not (is_on_device(tensors[own_name]) and tensors[own_name] is self._held[own_name])
+        ]
+        for name, mine in self._current(tensors, names).items():
+            view, own_name = self._views[name], self._weights[name].own_name
+            strides = tuple(tensors[own_name].stride())
+            place = mine.device, mine.data_ptr(), strides
+            if place != (view.device, view.data_ptr(), self._strides[own_name]):
                 raise StateError(
                     f"{self._shares[name].spec} has moved to other memory since it was registered: do not "
                     "convert, move or replace weights during the training"
                 )
 
-    def _share(self, name: str, tensor: Any) -> Any:
-        """See _Weight.share."""
+    def _current(self, tensors: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+        """The elements that this process publishes of these weights, now.
+
+        Args:
+          tensors: the module's, now.
+
+        Raises:
+          As _Weight.local.
+        """
         torch = loaded_torch()
         assert torch is not None
-        try:
-            with torch.no_grad():
-                return self._weights[name].share(tensor, self._shares[name])
-        except LayoutError as error:
-            raise StateError(f"{error}; it was plain when it was registered") from None
+        found: dict[str, Any] = {}
+        parts: dict[str, Any] = {}
+        with torch.no_grad():
+            for name in names:
+                weight, share, index = self._weights[name], self._shares[name], self._index[name]
+                local = parts.get(weight.own_name)
+                if local is None:
+                    local = weight.local(tensors[weight.own_name], share.spec)
+                    parts[weight.own_name] = local
+                if index is None:
+                    found[name] = local.new_empty([end - begin for begin, end in share.ranges])
+                else:
+                    found[name] = local[index]
+        return found
 
     def _sources(
         self, tensors: Mapping[str, Any], pieces: Mapping[str, list[Piece]]
@@ -280,12 +321,11 @@ class ModuleWeights:
         Args:
           pieces: of the flat-cut ones, by name; the first is this process's own.
         """
-        found = {}
-        for name, share in self._shares.items():
-            if name in pieces:
-                found[name] = flat_source(pieces[name], share)
-            else:
-                found[name] = Source.of(self._share(name, tensors[self._weights[name].own_name]))
+        whole = self._current(tensors, (name for name in self._shares if name not in pieces))
+        found = {name: Source.of(tensor) for name, tensor in whole.items()}
+        for name in pieces:
+            if name in self._shares:
+                found[name] = flat_source(pieces[name], self._shares[name])
         return found
 
     def _own_pieces(self, tensors: Mapping[str, Any]) -> dict[str, Piece]:
@@ -297,7 +337,9 @@ class ModuleWeights:
         Raises:
           StateError: it has another place than when it was registered.
         """
-        own = {}
+        own: dict[str, Piece] = {}
+        if not self._is_flat and not any(isinstance(each, FlatTensor) for each in tensors.values()):
+            return own
         for name, weight in self._weights.items():
             tensor = tensors[weight.own_name]
             found = None

@@ -301,10 +301,20 @@ class PublisherTest(SenderCase):
         trainer = mock.Mock(rank=0, register=lambda tensors, **given: dict(tensors))
         weights.register(trainer, shares_of([weights.declared])[0], 1)
         module.weight.data = module.weight.data.clone()
-        weights.refresh()
+        with mock.patch("dws.trainers.module_weights.local_of", side_effect=lambda _, tensor: tensor) as read:
+            weights.refresh()
+        self.assertNotIn("weight", [call.args[0] for call in read.call_args_list])  # the trainer looks where it is
         module.weight = OnDevice(module.weight.detach().clone())
         with self.assertRaisesRegex(dws.StateError, "'weight'.*has moved"):
             weights.refresh()
+
+    def test_a_weight_with_other_strides_in_its_memory_is_not_published(self) -> None:
+        module = torch.nn.Linear(3, 3)
+        publisher = self.of_rank(0, [module])
+        assert publisher is not None
+        module.weight.data = module.weight.data.t()
+        with self.assertRaisesRegex(dws.StateError, "'weight'.*has moved"):
+            publisher.publish(1)
 
     def test_weights_of_a_replaced_submodule_are_not_published(self) -> None:
         inner, added = torch.nn.Sequential(linear()), torch.nn.Sequential(linear())
