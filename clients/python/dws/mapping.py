@@ -14,6 +14,7 @@ A parameter that is not named maps to the canonical tensor of the same name.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, Iterator, Mapping, NamedTuple, Optional, Sequence, Union
 
 from dws._proto import engine_pb2
@@ -122,7 +123,55 @@ class Parts:
     parts: Sequence[Part]
 
 
-Source = Union[str, Slice, Box, Fused, Parts, None]
+@dataclasses.dataclass(frozen=True)
+class Viewed:
+    """A parameter that is made of tensors as a view of it is: `parameter.reshape(shape).permute(order)`.
+
+    Attributes:
+      source: of the view.
+      shape: the parameter's, with dimensions split into several.
+      order: the dimensions of `shape`, in the order in which the view has them.
+    """
+
+    source: Union[CanonicalPart, Fused, Parts]
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+
+    @property
+    def is_turned(self) -> bool:
+        """Returns whether the view has the dimensions in another order."""
+        return list(self.order) != sorted(self.order)
+
+    def permuted(self, values: Sequence[int]) -> tuple[int, ...]:
+        """One value for each dimension of `shape`, in the order of the view."""
+        return tuple(values[dim] for dim in self.order)
+
+    def of(self, elements: Any) -> Any:
+        """The view of a parameter, of torch or numpy."""
+        split = elements.reshape(self.shape)
+        return split.permute(self.order) if hasattr(split, "permute") else split.transpose(self.order)
+
+    def placed(self, parameter: "Placed") -> "Placed":
+        """The view of a parameter in a region.
+
+        Raises:
+          LayoutError: `shape` does not split the parameter's dimensions.
+        """
+        strides: list[int] = []
+        rest = list(self.shape)
+        fits = True
+        for extent, stride in zip(parameter.shape, parameter.strides):
+            split = [rest.pop(0) if rest else 0]
+            while rest and 0 < math.prod(split) < extent:
+                split.append(rest.pop(0))
+            fits = fits and math.prod(split) == extent
+            strides += [stride * math.prod(split[dim + 1 :]) for dim in range(len(split))]
+        if rest or not fits:
+            raise LayoutError(f"parameter '{parameter.name}' {list(parameter.shape)} cannot be viewed as {list(self.shape)}")
+        return dataclasses.replace(parameter, shape=self.permuted(self.shape), strides=self.permuted(strides))
+
+
+Source = Union[str, Slice, Box, Fused, Parts, Viewed, None]
 Mapped = Mapping[str, Source]
 
 
@@ -154,6 +203,8 @@ def tensors_of(source: Source) -> list[str]:
     parts: Sequence[CanonicalPart]
     if source is None:
         return []
+    if isinstance(source, Viewed):
+        return tensors_of(source.source)
     if isinstance(source, Fused):
         parts = source.parts
     elif isinstance(source, Parts):
@@ -166,12 +217,14 @@ def tensors_of(source: Source) -> list[str]:
 def boxes_of(
     name: str, source: Source, shape: tuple[int, ...]
 ) -> Iterator[tuple[CanonicalPart, tuple[Any, ...]]]:
-    """The parts of a parameter, each with its index in the parameter.
+    """The parts of a parameter, each with its index in the parameter, or in its view if the source is Viewed.
 
     Raises:
       LayoutError: the source does not fit the parameter's shape.
     """
-    if isinstance(source, Parts):
+    if isinstance(source, Viewed):
+        yield from boxes_of(name, source.source, source.permuted(source.shape))
+    elif isinstance(source, Parts):
         for box in source.parts:
             yield box.source, tuple(slice(*b) if isinstance(b, tuple) else b for b in box.box)
     elif isinstance(source, Fused):
@@ -182,6 +235,11 @@ def boxes_of(
             begin += extent
     elif source is not None:
         yield source, ()
+
+
+def as_viewed(elements: Any, source: Source) -> Any:
+    """The parameter, of torch or numpy, as boxes_of has indexes for it."""
+    return source.of(elements) if isinstance(source, Viewed) else elements
 
 
 def source_of(name: str, mapping: Optional[Mapped]) -> Source:
@@ -203,6 +261,9 @@ def parameter_views(placed: Placed, source: Source) -> Iterator[Any]:
       LayoutError: the source does not fit the parameter's shape.
     """
     if source is None:
+        return
+    if isinstance(source, Viewed):
+        yield from parameter_views(source.placed(placed), source.source)
         return
     if isinstance(source, Parts):
         for box in source.parts:

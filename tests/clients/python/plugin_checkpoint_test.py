@@ -16,7 +16,7 @@ import torch
 import dws
 from dws import checkpoint_trainer
 from dws.checkpoint_trainer import CheckpointTrainer, LocalVersion
-from dws.mapping import Slice
+from dws.mapping import Part, Parts, Slice, Viewed
 from dws.plugins.canonical import ModelShape, Parallel
 
 from dws.plugins.checkpoint import fill, require_as_loaded
@@ -75,6 +75,20 @@ class CheckpointTest(unittest.TestCase):
             dws.LayoutError, r"1 parameters.*'model.layers.1.mlp.experts.w13_weight' \(model"
         ):
             self.check(model, Parallel(0, 2))
+
+    def test_a_transposed_parameter_is_compared_and_filled_as_the_checkpoint_has_it(self) -> None:
+        experts = torch.arange(2 * 4 * 6, dtype=torch.bfloat16).reshape(2, 4, 6)
+        save_checkpoint(os.path.join(self.folder, "model.safetensors"), {"up": experts})
+        files = CheckpointFiles(self.folder)
+        box = Part(Slice("up", 2, 2, 5), [(0, 2), (0, 4), (0, 3)])
+        mapping = {"weight": Viewed(Parts([box]), (2, 5, 4), (0, 2, 1))}
+        live = torch.ones(2, 5, 4, dtype=torch.bfloat16)
+        with self.assertRaisesRegex(dws.LayoutError, "'weight'"):
+            require_as_loaded({"weight": live}, mapping, files)
+        fill({"weight": live}, mapping, files)
+        self.assertTrue(torch.equal(live[:, :3], experts[:, :, 2:5].permute(0, 2, 1)))
+        self.assertTrue((live[:, 3:] == 0).all())
+        require_as_loaded({"weight": live}, mapping, files)
 
     def test_another_checkpoint_and_a_wrong_rank_are_detected(self) -> None:
         model = RankModel(LLAMA, 1, 2)

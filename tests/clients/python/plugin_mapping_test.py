@@ -11,6 +11,7 @@ import torch
 
 import dws
 from dws.attachment import Attachment
+from dws.mapping import Part, Parts, Place, Placed, Slice, Viewed, parameter_views
 from dws.plugins.canonical import ModelShape, Parallel, slice_grid
 from dws.plugins.mapping import rank_mapping
 from dws.torch_module import named_tensors
@@ -186,6 +187,40 @@ class PartsTest(unittest.TestCase):
             source = dws.Parts([dws.Part("x", box)])
             with self.assertRaisesRegex(dws.LayoutError, message):
                 Attachment(array, {"a": source}).describe()
+
+
+class ViewedTest(unittest.TestCase):
+    """A parameter that is described to the receiver as a view of it."""
+
+    @staticmethod
+    def views(shape: tuple[int, ...], strides: tuple[int, ...], source: Viewed) -> list[Any]:
+        placed = Placed("weight", dws.DType.U8, shape, strides, Place(1, 100))
+        return [
+            (list(view.shape), list(view.strides), view.region, view.offset_bytes, view.tensor)
+            for view in parameter_views(placed, source)
+        ]
+
+    def test_a_dimension_that_is_split_has_the_strides_of_its_parts(self) -> None:
+        split = Viewed("blocks", (2, 3, 4, 16), (0, 1, 2, 3))
+        self.assertEqual(self.views((2, 3, 64), (192, 64, 1), split), [([2, 3, 4, 16], [192, 64, 16, 1], 1, 100, "blocks")])
+        padded = Viewed(Parts([Part("blocks", [(0, 2), (0, 3), (0, 4), (0, 16)])]), (2, 4, 5, 16), (0, 1, 2, 3))
+        self.assertEqual(self.views((2, 4, 80), (320, 80, 1), padded), [([2, 3, 4, 16], [320, 80, 16, 1], 1, 100, "blocks")])
+
+    def test_dimensions_in_another_order_have_their_strides(self) -> None:
+        turned = Viewed(Slice("up", 2, 4, 7), (2, 3, 8), (0, 2, 1))
+        self.assertEqual(self.views((2, 3, 8), (24, 8, 1), turned), [([2, 8, 3], [24, 1, 8], 1, 100, "up")])
+
+    def test_a_shape_that_does_not_split_the_parameter_is_refused(self) -> None:
+        for shape in ((2, 96), (6, 32), (2, 3, 32, 1, 2), (2, 3)):
+            with self.assertRaisesRegex(dws.LayoutError, r"'weight' \[2, 3, 32\] cannot be viewed as"):
+                self.views((2, 3, 32), (96, 32, 1), Viewed("a", shape, tuple(range(len(shape)))))
+
+    def test_numpy_and_torch_give_the_same_view(self) -> None:
+        turned = Viewed("up", (2, 3, 4, 2), (0, 2, 1, 3))
+        numbers = np.arange(48).reshape(2, 3, 8)
+        self.assertTrue(np.array_equal(turned.of(numbers), turned.of(torch.from_numpy(numbers)).numpy()))
+        turned.of(numbers)[1, 3, 2, 1] = -1
+        self.assertEqual(numbers[1, 2, 7], -1)
 
 
 if __name__ == "__main__":

@@ -8,16 +8,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-from typing import Any, Callable, Optional, Protocol, Sequence, Type, TypeVar
+from typing import Any, Callable, Mapping, Optional, Protocol, Sequence, Type, TypeVar
 
 from dws.arrays import require_plain
+from dws.dtypes import DType
 from dws.engine import Engine
 from dws.errors import DwsError, InvalidArgumentError, LayoutError, StateError
 from dws.held.watch import CopyWatch, explained
 from dws.mapping import Mapped, source_of
 from dws.plugins.agreed_mapping import Agreed, Weights, agreed_mapping, folder_of
 from dws.plugins.canonical import Parallel
-from dws.plugins.cast_parameters import CastParameters, within_limit
+from dws.plugins.cast_parameters import CastParameters, turned_types, within_limit
 from dws.plugins.checkpoint import CheckpointFiles, require_as_loaded
 from dws.plugins.draft import (
     FIXED,
@@ -210,23 +211,18 @@ class AttachedRank:
         Args:
           how: further arguments of Engine.attach.
         """
-        target = self._processed.target
-        types = within_limit(target, agreed.casts)
+        turned = turned_types(self._processed.target, agreed.mapping)
+        types = within_limit(self._processed.target, agreed.casts)
         refused: Optional[InvalidArgumentError] = None
         if types:
-            self._casts = casts = CastParameters(target, agreed.mapping, types)
             try:
-                self.engine.attach(casts.target, casts.mapping, rebuild=self._rebuild, **how)
-                self.mapping_by += casts.how()
-                how["watch"].updates(casts.twins())
-                return
+                return self._attach_with({**turned, **types}, agreed, how)
             except LayoutError:
                 raise
             except InvalidArgumentError as error:  # of the receiver
-                refused, self._casts = error, None
+                refused = error
         try:
-            rebuild = self._rebuild if self._processed.count or self._refreshed else None
-            self.engine.attach(target, agreed.mapping, rebuild=rebuild, **how)
+            self._attach_with(turned, agreed, how)
         except InvalidArgumentError as error:
             if refused is None or isinstance(error, LayoutError):
                 raise
@@ -234,6 +230,20 @@ class AttachedRank:
                 f"{error}; and with {len(types)} parameters as the engine's checkpoint has them, such as "
                 f"'{next(iter(types))}': {refused}. Publish each weight in the type of that checkpoint (dtypes= of Publisher)"
             ) from refused
+
+    def _attach_with(self, twins: Mapping[str, DType], agreed: Agreed, how: dict[str, Any]) -> None:
+        """Args:
+        twins: parameters that are written by way of a twin, with the types of these.
+        """
+        target, mapping = self._processed.target, agreed.mapping
+        casts = self._casts = CastParameters(target, mapping, twins) if twins else None
+        if casts is not None:
+            target, mapping = casts.target, casts.mapping
+        rebuilds = casts is not None or self._processed.count or self._refreshed
+        self.engine.attach(target, mapping, rebuild=self._rebuild if rebuilds else None, **how)
+        if casts is not None:
+            self.mapping_by += casts.how()
+            how["watch"].updates(casts.twins())
 
     @property
     def described(self) -> str:

@@ -1,12 +1,13 @@
-"""Parameters that an engine keeps in another type than its checkpoint has: in FP32 of BF16, such as the router of
-GLM-4-MoE.
+"""Parameters that an engine keeps in another form than its checkpoint has: in FP32 of BF16, such as the router of
+GLM-4-MoE, or transposed, such as the experts of gpt-oss.
 
-The engine's loader casts them. A commit writes the trainer's bits, so each such parameter gets a twin in the checkpoint's
-type, which commits write in its place and whose digests prove it. After a commit, inside the pause, the twin is cast
-into the parameter, and the result is read back.
+The engine's loader casts or transposes them. A commit writes the trainer's bits in the checkpoint's order, so each such
+parameter gets a twin in the checkpoint's form, which commits write in its place and whose digests prove it. After a
+commit, inside the pause, the twin is copied into the parameter, and the result is read back.
 
     agreed.casts                                           # parameter -> the type in which its tensors are published
-    casts = CastParameters(target, mapping, agreed.casts)
+    types = {**turned_types(target, mapping), **agreed.casts}
+    casts = CastParameters(target, mapping, types)
     engine.attach(casts.target, casts.mapping, rebuild=casts.write)
 
 The receiver attaches a twin only if the trainer publishes its type.
@@ -21,14 +22,14 @@ from typing import Any, Iterable, Mapping, Optional
 
 from dws.dtypes import DType
 from dws.errors import LayoutError
-from dws.mapping import Mapped, Source, boxes_of, tensors_of
+from dws.mapping import Mapped, Source, Viewed, as_viewed, boxes_of, tensors_of
 from dws.plugins.canonical import Canonical
 from dws.plugins.tensor_memory import alike_for_copy, bits_of, working_on
 from dws.torch_module import holders, named_tensors
 
 _LOG = logging.getLogger(__name__)
 _FLOATS = frozenset({DType.F16, DType.BF16, DType.F32})
-# Twins take at most this part of the memory of all parameters; routers take a thousandth.
+# Twins of parameters that are cast take at most this part of the memory of all parameters; routers take a thousandth.
 _TWINS_PART = 4
 _SHOWN = 3
 
@@ -61,9 +62,9 @@ class _Cast:
     """Attributes:
     holder, key: the module's dict that has the parameter, and its key there.
     like: the parameter at the attach.
-    twin: in the type of the trainer.
-    boxes: the indexes of what the mapping writes; the rest is padding.
-    sources: canonical tensors.
+    twin: in the type of the trainer, and in the form of `source`.
+    boxes: the indexes in it of what the mapping writes; the rest is padding.
+    source: what the parameter is made of.
     """
 
     name: str
@@ -72,7 +73,11 @@ class _Cast:
     like: Any
     twin: Any
     boxes: tuple[tuple[Any, ...], ...]
-    sources: frozenset[str]
+    source: Source
+
+    @property
+    def is_turned(self) -> bool:
+        return isinstance(self.source, Viewed) and self.source.is_turned
 
     def parameter(self) -> Any:
         """The parameter with which passes compute now.
@@ -89,12 +94,14 @@ class _Cast:
         return now.data
 
     def write(self, now: Any) -> None:
+        viewed = as_viewed(now, self.source)
         for box in self.boxes:
-            now[box].copy_(self.twin.data[box])
+            viewed[box].copy_(self.twin.data[box])
 
     def is_written(self, now: Any) -> bool:
         """Returns whether the parameter has the bits of the twin's elements in its own type."""
-        return all(bits_of(now[box]).equal(_bits_as(self.twin.data[box], now.dtype)) for box in self.boxes)
+        viewed = as_viewed(now, self.source)
+        return all(bits_of(viewed[box]).equal(_bits_as(self.twin.data[box], now.dtype)) for box in self.boxes)
 
 
 class CastParameters:
@@ -118,14 +125,15 @@ class CastParameters:
         self.mapping: dict[str, Source] = dict(mapping)
         for name, published in types.items():
             tensor, (holder, key) = tensors[name], held_by[name]
-            twin = torch.empty(tuple(tensor.shape), dtype=published.torch, device=tensor.device)
-            twin.copy_(tensor.detach())
-            boxes = tuple(box for _, box in boxes_of(name, mapping[name], tuple(tensor.shape)))
-            sources = frozenset(tensors_of(mapping[name]))
-            self._casts.append(_Cast(name, holder, key, tensor, twin, boxes, sources))
+            source = mapping[name]
+            viewed = as_viewed(tensor.detach(), source)
+            twin = torch.empty(tuple(viewed.shape), dtype=published.torch, device=tensor.device)
+            twin.copy_(viewed)
+            boxes = tuple(box for _, box in boxes_of(name, source, tuple(viewed.shape)))
+            self._casts.append(_Cast(name, holder, key, tensor, twin, boxes, source))
             # Not by register_buffer, which takes no dots: messages of the receiver have the name.
             self.target._buffers[f"{name} ({published.name})"] = twin
-            self.mapping[f"{name} ({published.name})"] = mapping[name]
+            self.mapping[f"{name} ({published.name})"] = source.source if isinstance(source, Viewed) else source
             self.mapping[name] = None
         # The tensors of a submodule with no name keep their names. Tables are the module's own, so that what is replaced
         # there is noticed.
@@ -136,11 +144,10 @@ class CastParameters:
 
     def how(self) -> str:
         """For the line that an attach logs."""
-        names = [f"{cast.name} {DType.of(cast.like.dtype).name} of {DType.of(cast.twin.dtype).name}" for cast in self._casts]
-        return (
-            f"; {len(names)} parameters are cast after each commit that changes them ({', '.join(names[:_SHOWN])}"
-            f"{' ...' if len(names) > _SHOWN else ''}; {sum(_bytes(cast.twin) for cast in self._casts) >> 20} MiB kept for that)"
-        )
+        cast = [one for one in self._casts if not one.is_turned]
+        types = [f"{one.name} {DType.of(one.like.dtype).name} of {DType.of(one.twin.dtype).name}" for one in cast]
+        turned = [one for one in self._casts if one.is_turned]
+        return _said("cast", types, cast) + _said("transposed", [one.name for one in turned], turned)
 
     def write(self, changed: Optional[frozenset[str]]) -> None:
         """Brings the parameters up to date with the twins, and reads all of them back.
@@ -156,7 +163,7 @@ class CastParameters:
             now = cast.parameter()
             # Tensors that were made in inference mode are written in it alone.
             with working_on(now.device), torch.inference_mode(now.is_inference()):
-                known = changed is not None and not cast.sources & changed
+                known = changed is not None and changed.isdisjoint(tensors_of(cast.source))
                 if known and cast.is_written(now):
                     continue
                 if known:
@@ -167,9 +174,16 @@ class CastParameters:
                 cast.write(now)
                 if not cast.is_written(now):
                     raise LayoutError(
-                        f"parameter '{cast.name}' {now.dtype}: expected the elements of {cast.twin.dtype} that were just cast "
+                        f"parameter '{cast.name}' {now.dtype}: expected the elements of {cast.twin.dtype} that were just copied "
                         "into it, and read others"
                     )
+
+
+def turned_types(target: Any, mapping: Mapped) -> dict[str, DType]:
+    """The parameters whose tensors are transposed in the checkpoint, each with its own type."""
+    tensors = named_tensors(target)
+    turned = [name for name, source in mapping.items() if isinstance(source, Viewed) and source.is_turned]
+    return {name: DType.of(tensors[name].dtype) for name in turned}
 
 
 def within_limit(target: Any, types: Mapping[str, DType]) -> dict[str, DType]:
@@ -188,6 +202,15 @@ def _bits_as(elements: Any, dtype: Any) -> Any:
     if elements.dtype is torch.bfloat16 and dtype is torch.float32:
         return bits_of(elements).to(torch.int32) << 16
     return bits_of(elements.to(dtype))
+
+
+def _said(done: str, names: list[str], casts: list[_Cast]) -> str:
+    if not casts:
+        return ""
+    return (
+        f"; {len(names)} parameters are {done} after each commit that changes them ({', '.join(names[:_SHOWN])}"
+        f"{' ...' if len(names) > _SHOWN else ''}; {sum(_bytes(cast.twin) for cast in casts) >> 20} MiB kept for that)"
+    )
 
 
 def _bytes(tensor: Any) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 from dws.arrays import raw_bits
 from dws.dtypes import DType, loaded_torch
 from dws.errors import LayoutError
-from dws.mapping import CanonicalPart, Mapped, boxes_of, ranges_of
+from dws.mapping import CanonicalPart, Mapped, as_viewed, boxes_of, ranges_of
 from dws.plugins.checkpoint_files import CheckpointFiles as CheckpointFiles
 
 
@@ -38,7 +38,7 @@ def require_as_loaded(
             continue
         on_host = tensor.detach().cpu().contiguous() if hasattr(tensor, "detach") else tensor
         dtype = DType.of(tensor.dtype)
-        live = raw_bits(name, on_host, dtype)
+        live = as_viewed(raw_bits(name, on_host, dtype), source)
         for part, picked in boxes_of(name, source, live.shape):
             if not np.array_equal(live[picked], _range_of(part, checkpoint, dtype)):
                 differ.append(f"'{name}' ({_described(part, checkpoint, dtype)})")
@@ -64,9 +64,10 @@ def fill(tensors: Mapping[str, Any], mapping: Mapped, checkpoint: CheckpointFile
     torch: Any = loaded_torch()
     for name, tensor in tensors.items():
         dtype = DType.of(tensor.dtype)
-        bits = np.zeros(tuple(tensor.shape), dtype.raw)
-        for part, picked in boxes_of(name, mapping.get(name, name), bits.shape):
-            bits[picked] = _range_of(part, checkpoint, dtype)
+        bits, source = np.zeros(tuple(tensor.shape), dtype.raw), mapping.get(name, name)
+        viewed = as_viewed(bits, source)
+        for part, picked in boxes_of(name, source, viewed.shape):
+            viewed[picked] = _range_of(part, checkpoint, dtype)
         signed = torch.from_numpy(bits.reshape(-1).view(f"i{dtype.itemsize}"))
         tensor.data.copy_(signed.view(tensor.dtype).reshape(tensor.shape))
 

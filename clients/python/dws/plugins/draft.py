@@ -22,7 +22,7 @@ import logging
 from typing import Any, Optional
 
 from dws.errors import DwsError, LayoutError
-from dws.mapping import CanonicalPart, Fused, Mapped, Parts, Source, tensors_of
+from dws.mapping import CanonicalPart, Fused, Mapped, Parts, Source, Viewed, tensors_of
 from dws.plugins.agreed_mapping import Agreed, Weights, agreed_mapping, folder_of
 from dws.plugins.canonical import Parallel
 from dws.plugins.checkpoint import CheckpointFiles, require_as_loaded
@@ -196,6 +196,9 @@ def _prefixed(source: Source, prefix: str) -> Source:
     """The source with each canonical name prefixed."""
     if not prefix or source is None:
         return source
+    if isinstance(source, Viewed):
+        inner: Any = _prefixed(source.source, prefix)
+        return dataclasses.replace(source, source=inner)
     if isinstance(source, Fused):
         return dataclasses.replace(source, parts=[_prefixed_part(part, prefix) for part in source.parts])
     if isinstance(source, Parts):

@@ -11,7 +11,7 @@ from typing import Iterable, Iterator, Mapping, Optional, Sequence
 
 from dws.errors import LayoutError
 from dws.layout import Range, elements_in
-from dws.mapping import Box, CanonicalPart, Fused, Part, Parts, Slice, Source, ranges_of
+from dws.mapping import Box, CanonicalPart, Fused, Part, Parts, Slice, Source, Viewed, ranges_of
 from dws.plugins.recording import Write
 from dws.plugins.strided import Placement, Strided, boxes, compose, row_major
 
@@ -192,19 +192,73 @@ def source_of_pieces(
     shape: tuple[int, ...], pieces: Sequence[Piece], canonical: Shapes
 ) -> Source:
     """Returns the pieces in the form that dws.Engine.attach takes; None for a parameter that is all
-    constant.
+    constant. Viewed, if the tensors have the parameter's dimensions in another order, or have one of them
+    in two.
 
     Raises:
-      LayoutError: a piece that it cannot express: transposed, or with fewer dimensions than its
-        canonical tensor.
+      LayoutError: a piece that it cannot express.
     """
-    parts = [_part(piece, canonical[piece.tensor]) for piece in pieces]
-    if not parts:
+    if not pieces:
         return None
-    whole = tuple((0, extent) for extent in shape)
-    if len(parts) == 1 and tuple(parts[0].box) == whole:
-        return parts[0].source
-    return Parts(parts)
+    error: Optional[LayoutError] = None
+    for finer, split in ((shape, pieces), *_splits(shape, pieces, canonical)):
+        order = _order_of(split)
+        try:
+            parts = [_part(_turned(piece, order), canonical[piece.tensor]) for piece in split]
+        except LayoutError as refusal:
+            error = error or refusal
+            continue
+        whole = tuple((0, finer[dim]) for dim in order)
+        alone = len(parts) == 1 and tuple(parts[0].box) == whole
+        source = parts[0].source if alone else Parts(parts)
+        return source if (finer, order) == (shape, tuple(range(len(shape)))) else Viewed(source, finer, order)
+    assert error is not None
+    raise error
+
+
+def _splits(
+    shape: tuple[int, ...], pieces: Sequence[Piece], canonical: Shapes
+) -> Iterator[tuple[tuple[int, ...], Sequence[Piece]]]:
+    """The parameter and its pieces with one dimension split in two, as tensors with a dimension more may have them:
+    bytes of MXFP4 are in blocks of 16."""
+    origins = {canonical[piece.tensor] for piece in pieces}
+    if any(len(origin) != len(shape) + 1 for origin in origins):
+        return
+    for dim in reversed(range(len(shape))):
+        inner = {origin[dim + 1] for origin in origins}
+        size = min(inner)
+        if len(inner) > 1 or size < 2 or shape[dim] % size:
+            continue
+        if any(own // size != (end - 1) // size for own, end in (piece.own[dim] for piece in pieces)):
+            continue
+        finer = (*shape[:dim], shape[dim] // size, size, *shape[dim + 1 :])
+        yield finer, joined(_split(piece, dim, size) for piece in pieces)
+
+
+def _split(piece: Piece, dim: int, size: int) -> Piece:
+    """Its box lies in one of the parts of `size` elements."""
+    begin, end = piece.own[dim]
+    at = begin // size
+    own = (*piece.own[:dim], (at, at + 1), (begin - at * size, end - at * size), *piece.own[dim + 1 :])
+    return Piece(piece.tensor, own, piece.box, (*piece.axes[:dim], None, *piece.axes[dim:]))
+
+
+def _order_of(pieces: Sequence[Piece]) -> tuple[int, ...]:
+    """The parameter's dimensions in the order in which the canonical tensors have them, as the first piece that is
+    transposed says; boxes of it with an extent of 1 have no order."""
+    for piece in pieces:
+        along = [dim for dim, axis in enumerate(piece.axes) if axis is not None]
+        by_axis = iter(sorted(along, key=lambda dim: piece.axes[dim] or 0))
+        order = tuple(next(by_axis) if dim in along else dim for dim in range(len(piece.axes)))
+        if list(order) != sorted(order):
+            return order
+    return tuple(range(len(pieces[0].axes)))
+
+
+def _turned(piece: Piece, order: Sequence[int]) -> Piece:
+    return Piece(
+        piece.tensor, tuple(piece.own[d] for d in order), piece.box, tuple(piece.axes[d] for d in order)
+    )
 
 
 def _part(piece: Piece, canonical: tuple[int, ...]) -> Part:
@@ -223,8 +277,8 @@ def _part(piece: Piece, canonical: tuple[int, ...]) -> Part:
                 source, [b[0] if dim in dropped else b for dim, b in enumerate(piece.own)]
             )
     raise LayoutError(
-        f"{piece} is transposed, or has dimensions that the parameter does not have: attaching "
-        "takes dimensions in their order"
+        f"{piece} is transposed in another way than other parts of the parameter, or has dimensions that the parameter "
+        "does not have"
     )
 
 

@@ -114,7 +114,7 @@ class Recorder:
         if found is None:
             raise Refused(f"{name} writes into a tensor that is neither a parameter nor a buffer")
         memory, at = found
-        if memory.kind is Kind.CANONICAL:
+        if memory.kind is Kind.CANONICAL and not (name in _FILLS and target.numel() == memory.numel):
             raise Refused(f"{name} writes into '{memory.label}'")
         own = memory.kind is Kind.MADE and memory.has_storage and len(written) == 1
         if own and not any(self._follows(tensor) for tensor in tensors):

@@ -106,7 +106,8 @@ class Memory:
           Refused: it is not known.
         """
         if self.kind is Kind.CANONICAL:
-            return [Write(self.label, outer)]
+            # A loader may set all of it to a constant: a bias that one rank alone adds.
+            return [Write(None, Placement(outer.sizes, outer.own, _nowhere(outer))) if self._is_constant else Write(self.label, outer)]
         if self._why is not None:
             raise Refused(self._why)
         found = []

@@ -15,6 +15,7 @@ import torch
 
 import dws
 from dws.held import aliases
+from dws.mapping import Box, Part, Parts, Slice, Viewed
 from dws.plugins.canonical import Canonical, ModelShape, Parallel
 from dws.plugins.capture import Captured, capture
 from dws.plugins.mapping import rank_mapping
@@ -325,10 +326,55 @@ class CaptureTest(unittest.TestCase):
             "[0:2, 0:6]: load_weights says 'a'[2:4, 0:6], table has nothing for all of it",
         )
 
+    def test_a_transposed_tensor_is_the_source_of_a_view(self) -> None:
+        def turned(shape: tuple[int, ...], load: Any, shapes: Any) -> Any:
+            captured = self.check_model(One(shape, load), numbered(shapes))
+            return source_of_pieces(shape, captured.pieces["weight"], shapes)
+
+        whole = turned((6, 4), lambda p, w: p.copy_(w["a"].t()), SHAPES)
+        self.assertEqual(whole, Viewed("a", (6, 4), (1, 0)))
+        # As gpt-oss has its experts: a rank's columns of each, in front of padding.
+        experts = {"up": (3, 4, 10)}
+        rank = turned((3, 6, 4), lambda p, w: p.copy_(w["up"][:, :, 2:8].permute(0, 2, 1).contiguous()), experts)
+        self.assertEqual(rank, Viewed(Slice("up", 2, 2, 8), (3, 6, 4), (0, 2, 1)))
+        padded = turned((3, 7, 4), lambda p, w: (p.zero_(), p[:, :6].copy_(w["up"][:, :, :6].permute(0, 2, 1))), experts)
+        self.assertEqual(
+            padded, Viewed(Parts([Part(Slice("up", 2, 0, 6), [(0, 3), (0, 4), (0, 6)])]), (3, 7, 4), (0, 2, 1))
+        )
+        one = turned((1, 6, 4), lambda p, w: p.copy_(w["up"][1:2, :, 2:8].permute(0, 2, 1)), experts)
+        self.assertEqual(one, Viewed(Box("up", {0: (1, 2), 2: (2, 8)}), (1, 6, 4), (0, 2, 1)))
+
+    def test_a_tensor_with_one_dimension_in_two_is_the_source_of_a_view(self) -> None:
+        shapes = {"blocks": (2, 3, 4, 16)}
+
+        def source(shape: tuple[int, ...], load: Any) -> Any:
+            captured = self.check_model(One(shape, load), numbered(shapes))
+            return source_of_pieces(shape, captured.pieces["weight"], shapes)
+
+        whole = source((2, 3, 64), lambda p, w: p.copy_(w["blocks"].view(2, 3, -1)))
+        self.assertEqual(whole, Viewed("blocks", (2, 3, 4, 16), (0, 1, 2, 3)))
+        # A rank's columns; and with padding behind rows and columns.
+        part = source((2, 3, 32), lambda p, w: p.copy_(w["blocks"].view(2, 3, -1)[..., 32:]))
+        self.assertEqual(part, Viewed(Slice("blocks", 2, 2, 4), (2, 3, 2, 16), (0, 1, 2, 3)))
+        padded = source(
+            (2, 4, 80), lambda p, w: (p.zero_(), p[:, :3, :64].copy_(w["blocks"].view(2, 3, -1)))
+        )
+        box = Part("blocks", [(0, 2), (0, 3), (0, 4), (0, 16)])
+        self.assertEqual(padded, Viewed(Parts([box]), (2, 4, 5, 16), (0, 1, 2, 3)))
+
+    def test_a_tensor_that_one_rank_sets_to_zero_is_a_constant_there(self) -> None:
+        model = One((4, 6), lambda p, w: (w["a"].zero_(), p.copy_(w["a"])))
+        captured = capture(model, declared(numbered(SHAPES)))
+        self.assertEqual(captured.refused, {})
+        self.assertIsNone(source_of_pieces((4, 6), captured.pieces["weight"], SHAPES))
+        self.failing(lambda m, w: (w["a"][:2].zero_(), m.weight.copy_(w["a"])), "writes into 'a'")
+
     def test_what_attaching_cannot_express_is_refused_by_name(self) -> None:
-        turned = self.check((6, 4), lambda p, w: p.copy_(w["a"].t())).pieces["weight"]
-        with self.assertRaisesRegex(dws.LayoutError, "'a'.* transposed is transposed"):
-            source_of_pieces((6, 4), turned, SHAPES)
+        shapes = {"a": (4, 6), "plain": (3, 4)}
+        load = lambda p, w: (p[:3].copy_(w["a"].t()[:3]), p[3:].copy_(w["plain"]))
+        turned = self.check_model(One((6, 4), load), numbered(shapes)).pieces["weight"]
+        with self.assertRaisesRegex(dws.LayoutError, "'plain'.* is transposed in another way than other parts"):
+            source_of_pieces((6, 4), turned, shapes)
         corner = self.check((2, 3), lambda p, w: p.copy_(w["a"][1:3, 2:5])).pieces["weight"]
         box = dws.Box("a", {0: (1, 3), 1: (2, 5)})
         self.assertEqual(source_of_pieces((2, 3), corner, SHAPES), box)

@@ -15,12 +15,12 @@ import torch
 import dws
 from dws._proto import engine_pb2
 from dws.dtypes import DType
-from dws.mapping import Part, Parts, Slice
+from dws.mapping import Part, Parts, Slice, Viewed
 from dws.plugins import cast_parameters
 from dws.plugins.agreed_mapping import Weights
 from dws.plugins.attach import AttachedRank, AttachOptions, EngineRank
 from dws.plugins.canonical import Canonical, Parallel
-from dws.plugins.cast_parameters import CastParameters, casts_of, within_limit
+from dws.plugins.cast_parameters import CastParameters, casts_of, turned_types, within_limit
 from dws.torch_module import named_tensors
 from tests.clients.python.engine_models import Config, PaddedModel, checkpoint, save_checkpoint
 from tests.clients.python.fake_daemons import FakeReceiver, resume
@@ -165,6 +165,51 @@ class CastParametersTest(unittest.TestCase):
         types = {"router": DType.BF16}
         self.assertEqual(within_limit(module, types), types)
         self.assertEqual(within_limit(module, {**types, "rest": DType.BF16}), {})
+
+
+class TransposedTest(unittest.TestCase):
+    """Experts as gpt-oss has them: the engine's are [expert, column, row], with a column of padding."""
+
+    MAPPING = {"weight": Viewed(Parts([Part(Slice("up", 2, 4, 8), [(0, 2), (0, 6), (0, 4)])]), (2, 5, 6), (0, 2, 1))}
+
+    def made(self, own: torch.dtype) -> tuple[torch.nn.Parameter, CastParameters, torch.Tensor]:
+        experts = torch.nn.Module()
+        weight = experts.weight = torch.nn.Parameter(torch.full((2, 5, 6), 7.5, dtype=own), requires_grad=False)
+        types = turned_types(experts, self.MAPPING)
+        self.assertEqual(types, {"weight": DType.of(own)})
+        casts = CastParameters(experts, self.MAPPING, {"weight": DType.BF16})
+        return weight, casts, named_tensors(casts.target)["weight (BF16)"]
+
+    def test_the_twin_has_the_order_of_the_checkpoint(self) -> None:
+        _, casts, twin = self.made(BF16)
+        self.assertEqual((tuple(twin.shape), twin.is_contiguous()), ((2, 6, 5), True))
+        self.assertEqual(casts.mapping, {"weight": None, "weight (BF16)": self.MAPPING["weight"].source})
+        self.assertRegex(casts.how(), "^; 1 parameters are transposed after each commit that changes them .weight; 0 MiB kept")
+
+    def test_what_is_written_is_transposed_to_the_bit_and_padding_stays(self) -> None:
+        for own in (BF16, F32):
+            weight, casts, twin = self.made(own)
+            twin.copy_(special((2, 6, 5)))
+            casts.write(None)
+            wanted = bits_of(special((2, 6, 5))).transpose(0, 2, 1)[:, :4].astype(np.uint32)
+            found = bits_of(weight)[:, :4]
+            self.assertTrue(np.array_equal(found, wanted if own is BF16 else wanted << 16))
+            self.assertTrue((weight[:, 4] == 7.5).all())
+
+    def test_only_what_has_changed_is_written_and_the_rest_is_read(self) -> None:
+        weight, casts, twin = self.made(BF16)
+        twin.fill_(2.0)
+        casts.write(None)
+        with self.assertNoLogs():  # type: ignore[attr-defined]
+            casts.write(frozenset({"down"}))
+        with torch.no_grad():
+            weight[1, 3, 5] = 1.0
+        with self.assertLogs("dws.plugins.cast_parameters", "WARNING"):
+            casts.write(frozenset({"down"}))
+        self.assertTrue((weight[:, :4] == 2.0).all())
+        twin.fill_(3.0)
+        casts.write(frozenset({"up"}))
+        self.assertTrue((weight[:, :4] == 3.0).all())
 
 
 class Receiver(FakeReceiver):
