@@ -4,6 +4,7 @@
 #include "common/quantise/derived_tensors.h"
 
 #include <optional>
+#include <utility>
 
 #include "common/base/bytes.h"
 #include "common/base/check.h"
@@ -23,6 +24,8 @@ uint64_t CodesPerElement(const Recipe& recipe) {
     case Codes::kInt4:
       return 8;  // int32
     case Codes::kE2m1:
+    case Codes::kE2m1Up:
+    case Codes::kE2m1Down:
       return 2;  // uint8
   }
   return 1;
@@ -32,6 +35,13 @@ std::vector<uint64_t> ShapeOfOutput(const Recipe& recipe, Role role,
                                     const std::vector<uint64_t>& canonical) {
   const size_t last = canonical.size() - 1;
   std::vector<uint64_t> shape = canonical;
+  if (recipe.is_transposed()) {
+    std::swap(shape[last - 1], shape[last]);
+    shape[last] = Tiles(shape[last], recipe.tile_rows);
+    // The codes of a tile are a dimension of their own.
+    if (role == Role::kCodes) shape.push_back(recipe.tile_rows / CodesPerElement(recipe));
+    return shape;
+  }
   switch (role) {
     case Role::kCodes:
       shape[last] = CeilDiv(shape[last], CodesPerElement(recipe));
@@ -61,6 +71,14 @@ uint32_t Unit(const Recipe& recipe, size_t rank, uint32_t dim) {
 }
 
 Status CheckCuts(const Recipe& recipe, const TensorSpec& tensor) {
+  const size_t rank = tensor.shape.size();
+  if (recipe.is_transposed() && tensor.cuts.size() > 1 &&
+      tensor.cuts[tensor.cuts.size() - 2].dim + 2 == rank) {
+    return InvalidArgumentError(
+        "tensor {}: recipe {} transposes its matrices, which are cut on both dimensions: expected "
+        "cuts of dimension {} or of dimension {}, not of both",
+        tensor.name, recipe.id, rank - 2, rank - 1);
+  }
   for (const Cuts& cuts : tensor.cuts) {
     const uint32_t unit = Unit(recipe, tensor.shape.size(), cuts.dim);
     if (unit == Recipe::kWhole) {
@@ -82,10 +100,14 @@ Status CheckCuts(const Recipe& recipe, const TensorSpec& tensor) {
 }
 
 // Returns the factor that turns a boundary of an output's dimension into a boundary of the
-// canonical tensor's dimension; nullopt: the output is not cut on this dimension. The output's
-// dimensions are the canonical ones divided, or the first few of them.
+// canonical tensor's dimension that it follows; nullopt: the output is not cut on this dimension.
+// The output's dimensions are the canonical ones divided, or the first few of them.
 std::optional<uint64_t> Multiplier(const Recipe& recipe, Role role, size_t rank, uint32_t dim) {
   if (dim + 2 < rank) return 1;
+  if (recipe.is_transposed()) {
+    if (dim >= rank) return std::nullopt;  // the codes of a tile
+    return dim + 1 == rank ? recipe.tile_rows : 1;
+  }
   if (role == Role::kCodes) return dim + 1 == rank ? CodesPerElement(recipe) : 1;
   if (role != Role::kScales || dim >= rank) return std::nullopt;
   const uint32_t unit = Unit(recipe, rank, dim);
@@ -95,9 +117,11 @@ std::optional<uint64_t> Multiplier(const Recipe& recipe, Role role, size_t rank,
 std::vector<Cuts> CutsOfOutput(const Recipe& recipe, Role role, const TensorSpec& canonical) {
   std::vector<Cuts> result;
   for (const Cuts& cuts : canonical.cuts) {
-    const auto multiplier = Multiplier(recipe, role, canonical.shape.size(), cuts.dim);
+    const uint32_t dim = OutputDim(recipe, canonical.shape.size(), cuts.dim);
+    const auto multiplier = Multiplier(recipe, role, canonical.shape.size(), dim);
     if (!multiplier.has_value()) continue;
     Cuts& mapped = result.emplace_back(cuts);
+    mapped.dim = dim;
     for (uint64_t& at : mapped.at) at /= *multiplier;
   }
   return result;
@@ -106,9 +130,14 @@ std::vector<Cuts> CutsOfOutput(const Recipe& recipe, Role role, const TensorSpec
 }  // namespace
 
 std::string NameOf(const OutputKind& output, std::string_view canonical) {
-  DWS_CHECK(canonical.ends_with(kWeight));
-  canonical.remove_suffix(kWeight.size());
+  DWS_CHECK(canonical.ends_with(output.replaces));
+  canonical.remove_suffix(output.replaces.size());
   return std::string(canonical) + std::string(output.name);
+}
+
+uint32_t OutputDim(const Recipe& recipe, size_t rank, uint32_t dim) {
+  if (!recipe.is_transposed() || dim + 2 < rank || dim >= rank) return dim;
+  return static_cast<uint32_t>(2 * rank - 3 - dim);  // the last two change places
 }
 
 Result<MatrixShape> MatrixShapeOf(const Recipe& recipe, const std::vector<uint64_t>& shape) {
@@ -126,6 +155,12 @@ Result<MatrixShape> MatrixShapeOf(const Recipe& recipe, const std::vector<uint64
         "(except= in a view's name), or pad it",
         recipe.id, recipe.tile_columns, result.columns);
   }
+  if (recipe.is_transposed() && result.rows % recipe.tile_rows != 0) {
+    return InvalidArgumentError(
+        "recipe {} needs a multiple of {} rows, found {}: leave this tensor as it is (except= in a "
+        "view's name), or pad it",
+        recipe.id, recipe.tile_rows, result.rows);
+  }
   return result;
 }
 
@@ -134,10 +169,10 @@ Result<std::vector<TensorSpec>> DeriveTensors(const Recipe& recipe, const Tensor
     return InvalidArgumentError("tensor {}: recipe {} quantises BF16, found {}", canonical.name,
                                 recipe.id, ToString(canonical.dtype));
   }
-  if (!canonical.name.ends_with(kWeight)) {
+  if (!canonical.name.ends_with(recipe.ending())) {
     return InvalidArgumentError(
-        "tensor {}: recipe {} names its tensors after a name that ends in \"weight\"",
-        canonical.name, recipe.id);
+        "tensor {}: recipe {} names its tensors after a name that ends in \"{}\"", canonical.name,
+        recipe.id, recipe.ending());
   }
   const Result<MatrixShape> shape = MatrixShapeOf(recipe, canonical.shape);
   if (!shape.ok()) return Annotate(shape.status(), fmt::format("tensor {}", canonical.name));
@@ -179,6 +214,7 @@ Result<std::vector<Cuts>> CanonicalCuts(const Recipe& recipe, Role role,
       }
       at *= *multiplier;
     }
+    mapped.dim = OutputDim(recipe, canonical.shape.size(), mapped.dim);
   }
   return result;
 }

@@ -48,6 +48,12 @@ constexpr OutputKind kCompressedNvfp4Outputs[] = {
     {.role = Role::kTensorScale, .name = "weight_global_scale", .dtype = DType::kF32},
 };
 
+// The experts of gpt-oss: "x.gate_up_proj" becomes "x.gate_up_proj_blocks".
+constexpr OutputKind kGptOssOutputs[] = {
+    {.role = Role::kCodes, .name = "_proj_blocks", .dtype = DType::kU8, .replaces = "_proj"},
+    {.role = Role::kScales, .name = "_proj_scales", .dtype = DType::kU8, .replaces = "_proj"},
+};
+
 constexpr Recipe Block(std::string_view id, Rule rule, uint32_t side) {
   return {
       .id = id, .rule = rule, .tile_rows = side, .tile_columns = side, .has_partial_tiles = true};
@@ -63,6 +69,9 @@ constexpr Recipe Group(std::string_view id, Rule rule, uint32_t size) {
 }
 constexpr Recipe Nvfp4(std::string_view id, Rule rule) {
   return {.id = id, .rule = rule, .tile_columns = 16, .has_tensor_scale = true};
+}
+constexpr Recipe Column(std::string_view id, Rule rule, uint32_t size) {
+  return {.id = id, .rule = rule, .tile_rows = size};
 }
 
 constexpr Recipe kRecipes[] = {
@@ -86,6 +95,8 @@ constexpr Recipe kRecipes[] = {
     Group("int4-g128/amax7.5", Rule::kInt4Amax7_5, 128),
     Nvfp4("nvfp4/modelopt", Rule::kNvfp4Modelopt),
     Nvfp4("nvfp4/compressed-tensors", Rule::kNvfp4Compressed),
+    Column("mxfp4-gpt-oss/triton-kernels", Rule::kMxfp4Triton, 32),
+    Column("mxfp4-gpt-oss/modelopt", Rule::kMxfp4Modelopt, 32),
 };
 
 // "fp8-block128" of "fp8-block128/deepseek".
@@ -119,6 +130,9 @@ std::span<const OutputKind> Recipe::outputs() const {
       return kModeloptOutputs;
     case Rule::kNvfp4Compressed:
       return kCompressedNvfp4Outputs;
+    case Rule::kMxfp4Triton:
+    case Rule::kMxfp4Modelopt:
+      return kGptOssOutputs;
   }
   return {};
 }

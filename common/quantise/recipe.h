@@ -21,12 +21,13 @@ enum class Role : uint8_t {
   kShape,        // the canonical shape, of int4
 };
 
-// One tensor that a recipe makes. Its name is the canonical one with `name` in the place of the
-// final "weight".
+// One tensor that a recipe makes. Its name is the canonical one with `name` in the place of its
+// end.
 struct OutputKind {
   Role role = Role::kCodes;
   std::string_view name;  // "weight_scale_inv"
   DType dtype = DType::kU8;
+  std::string_view replaces = "weight";  // of the canonical name; the same for all of a recipe
 };
 
 // A pure value. A canonical tensor is a matrix of rows and columns (its last two dimensions), or a
@@ -47,6 +48,10 @@ struct Recipe {
   // largest of all of them, which the caller finds.
   bool has_tensor_scale = false;
 
+  // True if the outputs are those of the transposed matrix: tiles are runs of its rows.
+  bool is_transposed() const { return TilesOf(rule) == Tiles::kColumns; }
+  // How the names of the tensors end that it quantises.
+  std::string_view ending() const { return outputs().front().replaces; }
   Codes codes() const { return CodesOf(rule); }
   // In the order of Role, each at most once.
   std::span<const OutputKind> outputs() const;

@@ -48,6 +48,13 @@ Result<TileGrid> TileGrid::Create(const Recipe& recipe, const std::vector<uint64
 
 TileArea TileGrid::AreaOf(uint64_t tile) const {
   DWS_CHECK(tile < tile_count());
+  if (recipe_.is_transposed()) {
+    const uint64_t row = tile / down_ / across_ * shape_.rows + tile % down_ * tile_rows_;
+    return {.begin = row * shape_.columns + tile / down_ % across_,
+            .rows = tile_rows_,
+            .columns = 1,
+            .stride = shape_.columns};
+  }
   const uint64_t tile_row = tile / across_;  // of all matrices
   const uint64_t row = tile_row % down_ * tile_rows_;
   const uint64_t column = tile % across_ * tile_columns_;
@@ -55,6 +62,11 @@ TileArea TileGrid::AreaOf(uint64_t tile) const {
           .rows = std::min(tile_rows_, shape_.rows - row),
           .columns = std::min(tile_columns_, shape_.columns - column),
           .stride = shape_.columns};
+}
+
+uint64_t TileGrid::NumberOf(uint64_t tile_row, uint64_t tile_column) const {
+  if (!recipe_.is_transposed()) return tile_row * across_ + tile_column;
+  return (tile_row / down_ * across_ + tile_column) * down_ + tile_row % down_;
 }
 
 std::vector<TileRun> TileGrid::Touched(std::span<const uint32_t> blocks) const {
@@ -82,7 +94,7 @@ std::vector<TileRun> TileGrid::TouchedSquares(std::span<const uint32_t> blocks) 
       const uint64_t tile_row = row / shape_.rows * down_ + row % shape_.rows / tile_rows_;
       const uint64_t last = (stop - 1 - row_begin) / tile_columns_;
       for (uint64_t c = (at - row_begin) / tile_columns_; c <= last; ++c) {
-        touched[tile_row * across_ + c] = true;
+        touched[NumberOf(tile_row, c)] = true;
       }
       at = stop;
     }
@@ -102,10 +114,11 @@ std::vector<uint32_t> TileGrid::OutputBlocks(Role role, std::span<const TileRun>
     for (const TileRun& run : tiles) AppendBlocks(run.first, run.first + run.count, blocks);
     return blocks;
   }
-  if (IsLinear()) {
+  if (IsLinear() || recipe_.is_transposed()) {
+    const uint64_t elements = tile_rows_ * tile_columns_;
     for (const TileRun& run : tiles) {
-      AppendBlocks(run.first * tile_columns_ / packed(),
-                   CeilDiv((run.first + run.count) * tile_columns_, packed()), blocks);
+      AppendBlocks(run.first * elements / packed(),
+                   CeilDiv((run.first + run.count) * elements, packed()), blocks);
     }
     return blocks;
   }
@@ -152,6 +165,7 @@ uint64_t TileGrid::scales_bytes() const {
 
 TileCursor::TileCursor(const TileGrid& grid) : grid_(grid) {
   const uint64_t columns = grid.tile_columns();
+  DWS_CHECK(!grid.recipe().is_transposed());
   DWS_CHECK(std::has_single_bit(columns) || grid.across_ == 1);
   shift_ = grid.across_ == 1 ? 63 : static_cast<uint32_t>(std::countr_zero(columns));
 }

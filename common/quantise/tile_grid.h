@@ -12,7 +12,8 @@
 
 namespace dws::quantise {
 
-// Tiles with consecutive numbers: row-major in a matrix, matrix after matrix.
+// Tiles with consecutive numbers: row-major in a matrix, matrix after matrix; if the recipe
+// transposes, in the transposed one.
 struct TileRun {
   uint64_t first = 0;
   uint64_t count = 0;
@@ -61,7 +62,8 @@ class TileGrid {
   TileGrid() = default;
 
   friend class TileCursor;
-  bool IsLinear() const { return tile_rows_ == 1; }  // tiles are runs of elements
+  bool IsLinear() const { return tile_rows_ == 1; }                  // tiles are runs of elements
+  uint64_t NumberOf(uint64_t tile_row, uint64_t tile_column) const;  // the row: of all matrices
   std::vector<TileRun> TouchedSquares(std::span<const uint32_t> blocks) const;
 
   Recipe recipe_;
@@ -72,7 +74,8 @@ class TileGrid {
   uint64_t down_ = 0;    // rows of tiles of one matrix
 };
 
-// Finds the tiles of elements that ascend. The grid must outlive it.
+// Finds the tiles of elements that ascend. The grid must outlive it, and its recipe must not
+// transpose (CHECK).
 class TileCursor {
  public:
   explicit TileCursor(const TileGrid& grid);

@@ -65,7 +65,7 @@ Result<std::vector<Shard>> DeriveShards(const Recipe& recipe, const Shard& shard
     CellBox cells;
     bool ours = true;
     for (size_t c = 0; c < shard.tensor.cuts.size(); ++c) {
-      const uint32_t dim = shard.tensor.cuts[c].dim;
+      const uint32_t dim = OutputDim(recipe, shard.tensor.shape.size(), shard.tensor.cuts[c].dim);
       const bool cut = std::any_of(tensor.cuts.begin(), tensor.cuts.end(),
                                    [dim](const Cuts& along) { return along.dim == dim; });
       if (cut) {
@@ -83,7 +83,7 @@ Result<std::vector<Shard>> DeriveShards(const Recipe& recipe, const Shard& shard
 
 bool View::Quantises(const TensorSpec& tensor) const {
   return tensor.dtype == DType::kBF16 && tensor.shape.size() >= 2 && tensor.ElementCount() > 0 &&
-         tensor.name.ends_with(kWeight) &&
+         tensor.name.ends_with(recipe.ending()) &&
          std::none_of(except.begin(), except.end(), [&tensor](const std::string& pattern) {
            return Matches(pattern, tensor.name);
          });

@@ -19,8 +19,8 @@
 namespace dws::quantise {
 
 // Tells what becomes of each tensor. A recipe, unless it is empty, quantises every BF16 tensor of
-// two or more dimensions whose name ends in "weight" and is not left out. Tensors that
-// are left out, and all others, are unchanged.
+// two or more dimensions whose name ends as the recipe's ending() and is not left out. Tensors
+// that are left out, and all others, are unchanged.
 struct View {
   Recipe recipe;
   // Patterns of tensor names that are left out; '*' is any number of characters.

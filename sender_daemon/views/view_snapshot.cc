@@ -47,9 +47,16 @@ std::vector<quantise::TileRun> Split(std::span<const quantise::TileRun> runs, ui
   return parts;
 }
 
+// Returns whether changes are listed element by element. A recipe that transposes has the elements
+// of a block in many blocks: its tiles are quantised as wholes.
+bool IsListed(const quantise::ViewLayout::Slice& slice) {
+  return !slice.grid.has_value() || !slice.grid->recipe().is_transposed();
+}
+
 // Returns the number of tiles whose largest magnitude is kept.
 uint64_t TilesOf(const quantise::ViewLayout::Slice& slice) {
-  return slice.grid.has_value() && slice.scales.has_value() ? slice.grid->tile_count() : 0;
+  const bool keeps = slice.grid.has_value() && slice.scales.has_value() && IsListed(slice);
+  return keeps ? slice.grid->tile_count() : 0;
 }
 
 std::vector<BlockRef> RefsOf(RankSlice slice, std::span<const uint32_t> blocks) {
@@ -156,6 +163,7 @@ CapturedVersion ViewSnapshot::CaptureVersion(WeightVersion version, const Captur
   };
   std::vector<MatrixAmax::Steps> listable(view_.slices().size());
   for (size_t s = 0; steps && s < listable.size(); ++s) {
+    if (!IsListed(view_.slices()[s])) continue;
     listable[s] = Listable(view_.slices()[s].from, *trainer);
   }
   const std::vector<bool> moved = matrix_amax_.Update(*trainer_->snapshot, listable, pool);

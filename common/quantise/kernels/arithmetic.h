@@ -61,6 +61,26 @@ DWS_QUANTISE_CODE typename Lanes::Words EncodeMagnitude(typename Lanes::Words ma
   return Lanes::SelectLess(magnitude, Lanes::Same(kNormal), steps, normal);
 }
 
+// The code of an E2M1 magnitude: as EncodeMagnitude, but a tie to the larger or to the smaller
+// magnitude.
+template <typename Lanes, Codes kCodes>
+DWS_QUANTISE_CODE typename Lanes::Words EncodeUneven(typename Lanes::Words magnitude) {
+  using Words = typename Lanes::Words;
+  constexpr uint32_t kDropped = 23 - E2m1::kMantissa;
+  constexpr uint32_t kOne = 127U << 23;
+  constexpr uint32_t kTie = kCodes == Codes::kE2m1Up ? 0 : 1;  // the first bits above it round up
+  magnitude = Lanes::Least(magnitude, Lanes::Same(E2m1::kLargest));
+  const Words rounded = Lanes::Plus(magnitude, Lanes::Same((1U << (kDropped - 1)) - kTie));
+  const Words normal = Lanes::Minus(Lanes::template Right<kDropped>(rounded),
+                                    Lanes::Same((127 - E2m1::kBias) << E2m1::kMantissa));
+  const Words half_or_one =
+      Lanes::SelectLess(magnitude, Lanes::Same(0x3F400000U + kTie), Lanes::Same(1U),  // 0.75
+                        Lanes::Same(2U));
+  const Words small = Lanes::SelectLess(magnitude, Lanes::Same(0x3E800000U + kTie),  // 0.25
+                                        Lanes::Same(0U), half_or_one);
+  return Lanes::SelectLess(magnitude, Lanes::Same(kOne), small, normal);
+}
+
 // The codes of quotients that are no NaN.
 template <typename Lanes, Codes kCodes>
 DWS_QUANTISE_CODE typename Lanes::Words Encode(typename Lanes::Floats quotient) {
@@ -77,6 +97,14 @@ DWS_QUANTISE_CODE typename Lanes::Words Encode(typename Lanes::Floats quotient) 
         Lanes::And(Lanes::template Right<E2m1::kSignShift>(bits), Lanes::Same(E2m1::kSign));
     return Lanes::Or(EncodeMagnitude<Lanes, E2m1>(magnitude),
                      Lanes::SelectLess(magnitude, Lanes::Same(1u), Lanes::Same(0u), sign));
+  } else if constexpr (kCodes == Codes::kE2m1Up || kCodes == Codes::kE2m1Down) {
+    const Words sign =
+        Lanes::And(Lanes::template Right<E2m1::kSignShift>(bits), Lanes::Same(E2m1::kSign));
+    const Words code = EncodeUneven<Lanes, kCodes>(magnitude);
+    if constexpr (kCodes == Codes::kE2m1Up) return Lanes::Or(code, sign);
+    // Both zeros have the code of -0.
+    return Lanes::Or(code,
+                     Lanes::SelectLess(magnitude, Lanes::Same(1u), Lanes::Same(E2m1::kSign), sign));
   } else {
     const Words least = Lanes::Least(magnitude, Lanes::Same(0x41000000u));  // the float 8
     const Words rounded = Lanes::Minus(

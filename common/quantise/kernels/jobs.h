@@ -52,6 +52,8 @@ DWS_QUANTISE_CODE void RunJob(const TileJob& job) {
     RunSquares<Lanes, kRule>(job);
   } else if constexpr (TilesOf(kRule) == Tiles::kElements) {
     RunElements<Lanes, kRule>(job);
+  } else if constexpr (TilesOf(kRule) == Tiles::kColumns) {
+    RunColumns<Lanes, kRule>(job);
   } else {
     RunRows<Lanes, kRule>(job);
   }
@@ -101,6 +103,10 @@ DWS_QUANTISE_CODE void Run(Rule rule, const Job& job) {
       return RunJob<Lanes, Rule::kNvfp4Modelopt>(job);
     case Rule::kNvfp4Compressed:
       return RunJob<Lanes, Rule::kNvfp4Compressed>(job);
+    case Rule::kMxfp4Triton:
+      return RunJob<Lanes, Rule::kMxfp4Triton>(job);
+    case Rule::kMxfp4Modelopt:
+      return RunJob<Lanes, Rule::kMxfp4Modelopt>(job);
   }
 }
 

@@ -22,10 +22,13 @@ enum class Rule : uint8_t {
   kInt4Amax7_5,    // INT4, amax / 7.5
   kNvfp4Modelopt,  // E2M1, as ModelOpt
   kNvfp4Compressed,  // E2M1, as compressed-tensors
+  kMxfp4Triton,      // E2M1, E8M0 scales of columns, as triton_kernels
+  kMxfp4Modelopt,    // E2M1, E8M0 scales of columns, as ModelOpt
 };
 
 // The format of codes: one byte each (kE4m3), or two codes a byte, the first one in the low half.
-enum class Codes : uint8_t { kE4m3, kInt4, kE2m1 };
+// The last two round ties to the larger and to the smaller magnitude.
+enum class Codes : uint8_t { kE4m3, kInt4, kE2m1, kE2m1Up, kE2m1Down };
 
 // How an element becomes a quotient.
 enum class Step : uint8_t {
@@ -43,6 +46,8 @@ constexpr Step StepOf(Rule rule) {
     case Rule::kMxEven:
     case Rule::kMxCompressed:
     case Rule::kMxRceil:
+    case Rule::kMxfp4Triton:
+    case Rule::kMxfp4Modelopt:
       return Step::kMultiply;
     case Rule::kDeepseekDivide:
     case Rule::kVllmChannel:
@@ -66,14 +71,18 @@ constexpr Codes CodesOf(Rule rule) {
     case Rule::kNvfp4Modelopt:
     case Rule::kNvfp4Compressed:
       return Codes::kE2m1;
+    case Rule::kMxfp4Triton:
+      return Codes::kE2m1Up;
+    case Rule::kMxfp4Modelopt:
+      return Codes::kE2m1Down;
     default:
       return Codes::kE4m3;
   }
 }
 
-// The shape of tiles: squares, runs of elements of a row, or single elements of a matrix with one
-// scale.
-enum class Tiles : uint8_t { kSquares, kRuns, kElements };
+// The shape of tiles: squares, runs of elements of a row, single elements of a matrix with one
+// scale, or runs of elements of a column, whose outputs are those of the transposed matrix.
+enum class Tiles : uint8_t { kSquares, kRuns, kElements, kColumns };
 
 constexpr Tiles TilesOf(Rule rule) {
   switch (rule) {
@@ -84,6 +93,9 @@ constexpr Tiles TilesOf(Rule rule) {
     case Rule::kVllmTensor:
     case Rule::kCompressedWhole:
       return Tiles::kElements;
+    case Rule::kMxfp4Triton:
+    case Rule::kMxfp4Modelopt:
+      return Tiles::kColumns;
     default:
       return Tiles::kRuns;
   }

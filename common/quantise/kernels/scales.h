@@ -65,6 +65,17 @@ DWS_QUANTISE_CODE uint32_t MxExponent(Rule rule, float amax) {
   return exponent < 8 ? 0 : exponent - 8;
 }
 
+// The exponent of the power of two at or above amax / 6.
+DWS_QUANTISE_CODE uint32_t Mxfp4Exponent(Rule rule, float amax) {
+  const uint32_t bits = OneLane::Bits(OneLane::Divide(amax, 6));
+  if (bits >= kInfinityBits) return 0xFF;
+  const uint32_t exponent = bits >> 23;
+  const uint32_t mantissa = bits & 0x7FFFFF;
+  // ModelOpt has 2^-127, the others have no subnormal scale but 0.
+  const uint32_t exact = rule == Rule::kMxfp4Modelopt && exponent == 0 ? 0x400000 : 0;
+  return exponent + (mantissa > exact ? 1 : 0);
+}
+
 DWS_QUANTISE_CODE float PowerOfTwoAbove(float scale) {
   const uint32_t bits = OneLane::Bits(scale) & kMagnitudeBits;
   const uint32_t exponent = (bits >> 23) + ((bits & 0x7FFFFF) != 0 ? 1 : 0);
@@ -117,6 +128,8 @@ DWS_QUANTISE_CODE Scale MakeScale(uint32_t amax_bits, const TensorScale& tensor)
   } else if constexpr (kRule == Rule::kMxFloor || kRule == Rule::kMxEven ||
                        kRule == Rule::kMxCompressed || kRule == Rule::kMxRceil) {
     return E8m0Scale(MxExponent(kRule, amax));
+  } else if constexpr (kRule == Rule::kMxfp4Triton || kRule == Rule::kMxfp4Modelopt) {
+    return E8m0Scale(Mxfp4Exponent(kRule, amax));
   } else if constexpr (kRule == Rule::kInt4Amax7) {
     const float scale = AtLeast(OneLane::Multiply(amax, 1.0F / 7.0F), 1e-5F);
     return StoreBf16(scale, scale);

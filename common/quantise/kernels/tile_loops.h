@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 
 #include "common/base/bytes.h"
 #include "common/quantise/kernels/arithmetic.h"
@@ -112,6 +113,30 @@ DWS_QUANTISE_CODE void RunRows(const TileJob& job) {
     EncodeElements<Lanes, kRule>(from, size, scale.operand,
                                  IsPlain(StepOf(kRule), amax, scale.operand),
                                  job.codes + (kHalf ? tile * size / 2 : tile * size));
+  }
+}
+
+// Tiles are runs of a column's elements; their numbers, codes and scales are those of the
+// transposed matrix.
+template <typename Lanes, Rule kRule>
+DWS_QUANTISE_CODE void RunColumns(const TileJob& job) {
+  static_assert(CodesOf(kRule) != Codes::kE4m3);
+  constexpr uint64_t kRows = 32;
+  std::byte elements[kRows * 2];
+  const uint64_t down = job.rows / kRows;
+  for (uint64_t tile = job.first; tile < job.first + job.count; ++tile) {
+    const uint64_t column = tile / down % job.columns;
+    const uint64_t row = tile / down / job.columns * job.rows + tile % down * kRows;
+    for (uint64_t r = 0; r < kRows; ++r) {
+      std::memcpy(elements + r * 2, job.source + ((row + r) * job.columns + column) * 2, 2);
+    }
+    const uint32_t amax = Lanes::AbsMax(elements, kRows);
+    const Scale scale = MakeScale<kRule>(amax, {});
+    StoreScale<kRule>(scale, tile, job.scales);
+    if (job.amax != nullptr) job.amax[tile] = static_cast<uint16_t>(amax);
+    EncodeElements<Lanes, kRule>(elements, kRows, scale.operand,
+                                 IsPlain(StepOf(kRule), amax, scale.operand),
+                                 job.codes + tile * kRows / 2);
   }
 }
 

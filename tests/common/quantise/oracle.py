@@ -211,6 +211,32 @@ def nvfp4_compressed(x: Array, amax: Array) -> Outputs:
     return {"codes": pack(e2m1(quotients).reshape(x.shape)), "scales": codes, "tensor_scale": f32_bits(whole)}
 
 
+def mxfp4_exponent(amax: Array, mode: str) -> Array:
+    """Biased, of the power of two at or above amax / 6; 255 stands for NaN."""
+    value = (amax / F32(6)).astype(np.float64)
+    finite = np.isfinite(value)
+    mantissa, exponent = np.frexp(np.where(finite, value, 1))
+    exponent = np.where(mantissa == 0.5, exponent - 1, exponent) + 127
+    least = {"modelopt": 0, "triton-kernels": 1}[mode]
+    return np.where(finite, np.where(mantissa == 0, 0, np.maximum(exponent, least)), 255)
+
+
+def mxfp4_gpt_oss(x: Array, mode: str) -> Outputs:
+    """Quantises columns: codes [matrices, columns, rows / 2]."""
+    turned = np.swapaxes(x, 1, 2)
+    groups = groups_of(turned, 32)
+    exponent = mxfp4_exponent(amax_of(groups, (3,)), mode)
+    quotients = groups * np.where(exponent == 255, np.nan, np.ldexp(1.0, 127 - exponent)).astype(F32)
+    # In quarters of the value all codes and ties are whole numbers.
+    quarters = np.minimum(np.nan_to_num(np.abs(quotients), nan=0, posinf=1e9).astype(np.float64), 6) * 4
+    ties = np.array([1, 3, 5, 7, 10, 14, 20])
+    up = mode == "triton-kernels"
+    codes = np.searchsorted(ties, quarters, side="right" if up else "left")
+    signs = np.signbit(quotients) if up else (quotients <= 0)
+    codes = np.where(np.isnan(quotients), 0, codes | np.where(signs, 8, 0)).astype(np.uint8)
+    return {"codes": pack(codes.reshape(turned.shape)), "scales": exponent.astype(np.uint8)}
+
+
 def _with_amax(rule: Callable[[Array, Array], Outputs]) -> Callable[[Array], Outputs]:
     return lambda x: rule(x, amax_of(x, (1, 2)))
 
@@ -229,6 +255,8 @@ def _recipes() -> dict[str, Callable[[Array], Outputs]]:
             recipes[f"fp8-block{side}/{kind}"] = lambda x, side=side, kind=kind: block(x, side, kind)  # type: ignore[misc]
     for mode in ("floor", "even", "compressed-tensors", "rceil"):
         recipes[f"mxfp8/{mode}"] = lambda x, mode=mode: mx(x, mode)  # type: ignore[misc]
+    for mode in ("triton-kernels", "modelopt"):
+        recipes[f"mxfp4-gpt-oss/{mode}"] = lambda x, mode=mode: mxfp4_gpt_oss(x, mode)  # type: ignore[misc]
     for size in (32, 128):
         recipes[f"int4-g{size}/amax7"] = lambda x, size=size: int4_amax7(x, size)  # type: ignore[misc]
         recipes[f"int4-g{size}/amax7.5"] = lambda x, size=size: int4_amax7_5(x, size)  # type: ignore[misc]
@@ -239,9 +267,14 @@ RECIPES = _recipes()
 
 
 def columns_unit(recipe: str) -> int:
-    """What the number of columns must be a multiple of."""
-    units = {"mxfp8": 32, "int4-g32": 32, "int4-g128": 128, "nvfp4": 16}
+    """What the number of columns must be a multiple of; of rows, if it is transposed."""
+    units = {"mxfp8": 32, "mxfp4-gpt-oss": 32, "int4-g32": 32, "int4-g128": 128, "nvfp4": 16}
     return units.get(recipe.split("/")[0], 1)
+
+
+def is_transposed(recipe: str) -> bool:
+    """Returns whether it quantises columns: rows must be a multiple of columns_unit(recipe) then."""
+    return recipe.startswith("mxfp4-gpt-oss/")
 
 
 def quantise(recipe: str, bits: Array) -> Outputs:

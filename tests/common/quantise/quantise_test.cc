@@ -88,7 +88,8 @@ Bytes Weights(Random& random, uint64_t count, double hostile) {
 Shape Fitting(const Recipe& recipe, uint64_t matrices, uint64_t rows, uint64_t columns) {
   const uint64_t unit =
       recipe.has_partial_tiles || recipe.tile_columns == Recipe::kWhole ? 1 : recipe.tile_columns;
-  return {matrices, rows, CeilDiv(columns, unit) * unit};
+  const uint64_t row_unit = recipe.is_transposed() ? recipe.tile_rows : 1;
+  return {matrices, CeilDiv(rows, row_unit) * row_unit, CeilDiv(columns, unit) * unit};
 }
 
 void CompareSets(const TileGrid& grid, const Bytes& elements) {
@@ -118,7 +119,7 @@ std::vector<int> CodesOfRow(std::string_view id, const std::vector<uint16_t>& ro
 TEST_CASE("every instruction set writes the same codes of all BF16 values", "[quantise]") {
   const Bytes elements = EveryValue();
   for (const Recipe& recipe : AllRecipes()) {
-    for (const Shape& shape : {Shape{256, 256}, Shape{512, 128}, Shape{2, 4, 8192}}) {
+    for (const Shape& shape : {Shape{256, 256}, Shape{512, 128}, Shape{2, 32, 1024}}) {
       CompareSets(TileGrid::Create(recipe, shape).value(), elements);
     }
   }
@@ -167,15 +168,28 @@ TEST_CASE("elements one by one have the codes that their tiles have", "[quantise
     Bytes some;
     std::vector<uint16_t> some_amax;
     std::vector<uint32_t> expected;
-    TileCursor cursor(grid);
+    std::vector<uint64_t> tiles(count);
+    for (uint64_t tile = 0; tile < grid.tile_count(); ++tile) {
+      const TileArea area = grid.AreaOf(tile);
+      for (uint64_t at = 0; at < area.rows * area.columns; ++at) {
+        tiles[area.begin + at / area.columns * area.stride + at % area.columns] = tile;
+      }
+    }
+    // The number of an element's code.
+    const auto code_of = [&](uint64_t element) {
+      if (!recipe.is_transposed()) return element;
+      const auto [matrices, rows, columns] = grid.shape();
+      return (element / (rows * columns) * columns + element % columns) * rows +
+             element / columns % rows;
+    };
     for (uint64_t i = 0; i < count; i += random.Below(40)) {
       some.insert(some.end(), elements.begin() + i * 2, elements.begin() + i * 2 + 2);
       const uint16_t of_matrix = amax_of_matrix(i / (count / 3));
-      some_amax.push_back(amax.empty() ? of_matrix : amax[cursor.TileOf(i)]);
+      some_amax.push_back(amax.empty() ? of_matrix : amax[tiles[i]]);
       if (recipe.has_tensor_scale) some_matrix_amax.push_back(of_matrix);
       const uint32_t bits = recipe.codes() == Codes::kE4m3 ? 8 : 4;
-      const auto byte = static_cast<uint32_t>(codes[i * bits / 8]);
-      expected.push_back(bits == 8 ? byte : byte >> (i % 2 * 4) & 15);
+      const auto byte = static_cast<uint32_t>(codes[code_of(i) * bits / 8]);
+      expected.push_back(bits == 8 ? byte : byte >> (code_of(i) % 2 * 4) & 15);
     }
     for (const InstructionSet set : kAllSets) {
       if (set > MachineInstructionSet()) continue;
@@ -285,6 +299,38 @@ TEST_CASE("codes are those worked out by hand", "[quantise]") {
   REQUIRE(nibbles[0] == 0x0F);  // 7.5 rounds to 8, clamped to 7; -7.5 rounds to -8
   REQUIRE(nibbles[1] == 0x88);
   REQUIRE(CodesOfRow("int4-g32/amax7", ints)[0] == 0x1F);
+}
+
+TEST_CASE("codes of columns are those worked out by hand", "[quantise]") {
+  // One column whose amax is 6, so that its scale is 1: ties and both zeros. The second column is
+  // of zeros, the third has the amax 6.03125, of which the scale is 2.
+  const uint16_t column[] = {0x40C0, 0xC0C0, 0x3E80, 0xBE80, 0x3F40, 0x3FA0, 0x3FE0, 0x4020,
+                             0x4060, 0x40A0, 0x0000, 0x8000, 0x3E81, 0x3E7F, 0xBF80, 0x3DCC};
+  Bytes elements(32 * 3 * 2);
+  for (size_t row = 0; row < std::size(column); ++row) {
+    StoreLe(elements.data() + row * 6, column[row]);
+  }
+  StoreLe<uint16_t>(elements.data() + 4, 0x40C1);
+  const auto quantised = [&elements](std::string_view id) {
+    const TileGrid grid = TileGrid::Create(ParseRecipe(id).value(), {32, 3}).value();
+    return Run(ActiveInstructionSet(), grid, elements);
+  };
+  const auto first = [](const Quantised& made, size_t begin, size_t count) {
+    std::vector<int> found;
+    for (size_t i = begin; i < begin + count; ++i) found.push_back(static_cast<int>(made.codes[i]));
+    return found;
+  };
+  const Quantised triton = quantised("mxfp4-gpt-oss/triton-kernels");
+  REQUIRE(triton.scales == Bytes{std::byte{127}, std::byte{0}, std::byte{128}});
+  REQUIRE(first(triton, 0, 9) ==
+          std::vector<int>{0xF7, 0x91, 0x32, 0x54, 0x76, 0x80, 0x01, 0x0A, 0x00});
+  REQUIRE(first(triton, 16, 2) == std::vector<int>{0x00, 0x00});
+  REQUIRE(first(triton, 32, 1) == std::vector<int>{0x05});
+  const Quantised modelopt = quantised("mxfp4-gpt-oss/modelopt");
+  REQUIRE(modelopt.scales == triton.scales);
+  REQUIRE(first(modelopt, 0, 9) ==
+          std::vector<int>{0xF7, 0x80, 0x21, 0x43, 0x65, 0x88, 0x01, 0x0A, 0x88});
+  REQUIRE(first(modelopt, 16, 2) == std::vector<int>{0x88, 0x88});
 }
 
 TEST_CASE("shapes are rows and columns of each matrix", "[quantise]") {

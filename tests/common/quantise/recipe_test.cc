@@ -95,6 +95,38 @@ TEST_CASE("a stack of experts has scales for each, and cuts go with it", "[quant
           "experts.w13_weight_shape: I32 [8, 2] cut on dim 0 at {2, 6}");
 }
 
+TEST_CASE("experts of gpt-oss become the blocks and scales of the transposed", "[quantise]") {
+  const std::string_view id = "mxfp4-gpt-oss/modelopt";
+  REQUIRE(Printed(id, Bf16("experts.gate_up_proj", {8, 96, 130}, {{0, {2, 6}}, {2, {64}}})) ==
+          Lines{"experts.gate_up_proj_blocks: U8 [8, 130, 3, 16] cut on dim 0 at {2, 6}, dim 1 at "
+                "{64}",
+                "experts.gate_up_proj_scales: U8 [8, 130, 3] cut on dim 0 at {2, 6}, dim 1 at "
+                "{64}"});
+  REQUIRE(Printed(id, Bf16("experts.down_proj", {8, 96, 130}, {{1, {32, 64}}})) ==
+          Lines{"experts.down_proj_blocks: U8 [8, 130, 3, 16] cut on dim 2 at {1, 2}",
+                "experts.down_proj_scales: U8 [8, 130, 3] cut on dim 2 at {1, 2}"});
+  const TensorSpec down = Bf16("experts.down_proj", {8, 96, 130});
+  const auto asked = [&down, id](Role role, uint32_t dim, uint64_t at) {
+    return CanonicalCuts(Of(id), role, down, {{dim, {at}}});
+  };
+  for (const Role role : {Role::kCodes, Role::kScales}) {
+    REQUIRE(asked(role, 0, 3).value() == std::vector<Cuts>{{0, {3}}});
+    REQUIRE(asked(role, 1, 65).value() == std::vector<Cuts>{{2, {65}}});
+    REQUIRE(asked(role, 2, 2).value() == std::vector<Cuts>{{1, {64}}});
+    REQUIRE(!asked(role, 2, 3).ok());
+  }
+  REQUIRE_THAT(
+      std::string(Message(asked(Role::kCodes, 3, 8).status())),
+      Catch::Contains("experts.down_proj_blocks") && Catch::Contains("whole on dimension 3"));
+  REQUIRE_THAT(Refusal(id, Bf16("a.up_proj", {96, 130}, {{0, {32}}, {1, {64}}})),
+               Catch::Contains("cuts of dimension 0 or of dimension 1, not of both"));
+  REQUIRE_THAT(Refusal(id, Bf16("a.up_proj", {96, 130}, {{0, {48}}})),
+               Catch::Contains("multiples of 32, found one at 48; use 32 or 64"));
+  REQUIRE_THAT(Refusal(id, Bf16("a.up_proj", {100, 130})),
+               Catch::Contains("multiple of 32 rows, found 100"));
+  REQUIRE_THAT(Refusal(id, Bf16("a.weight", {96, 130})), Catch::Contains("ends in \"_proj\""));
+}
+
 TEST_CASE("cuts are carried over where they do not divide a tile", "[quantise]") {
   REQUIRE(
       Printed("fp8-block128/deepseek", Bf16("a.weight", {300, 512}, {{0, {256}}, {1, {128}}})) ==

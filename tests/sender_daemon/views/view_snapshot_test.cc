@@ -38,7 +38,17 @@ RankLayout TrainerLayout() {
                    .cuts = {{0, {1, 2}}}},
         .cells = {{0, 3}}},
        {.tensor = {.name = "head.weight", .dtype = DType::kBF16, .shape = {200, 512}}},
-       {.tensor = {.name = "n", .dtype = DType::kF32, .shape = {5'000}}}});
+       {.tensor = {.name = "n", .dtype = DType::kF32, .shape = {5'000}}},
+       {.tensor = {.name = "o.down_proj",
+                   .dtype = DType::kBF16,
+                   .shape = {2, 96, 100},
+                   .cuts = {{1, {32}}}},
+        .cells = {{0, 2}}},
+       {.tensor = {.name = "o.gate_up_proj",
+                   .dtype = DType::kBF16,
+                   .shape = {3, 256, 300},
+                   .cuts = {{0, {1}}, {2, {140}}}},
+        .cells = {{0, 2}, {0, 2}}}});
 }
 
 uint16_t Near(samples::Random& random, double hostile) {
@@ -150,7 +160,8 @@ TEST_CASE("a view that follows steps is the one made of the newest weights", "[v
 }
 
 TEST_CASE("a view is right again after a trainer's full version", "[views]") {
-  Scene scene(GENERATE("fp8-block128/deepseek,except=e.gate.*", "nvfp4/modelopt"));
+  Scene scene(GENERATE("fp8-block128/deepseek,except=e.gate.*", "nvfp4/modelopt",
+                       "mxfp4-gpt-oss/modelopt"));
   const RankLayout& layout = scene.trainer->layout();
   for (uint64_t version = 2; version < 6; ++version) {
     Change(scene.weights, 0.01, 0.1, scene.random);

@@ -113,7 +113,8 @@ void ViewSource::AddBand(RankSlice slice, uint32_t first_block, uint32_t last_bl
   const TileGrid& grid = *from.grid;
   const uint64_t columns = grid.shape().columns;
   const uint64_t rows = grid.shape().rows;  // of one matrix
-  const uint64_t tile_rows = grid.tile_rows();
+  // The codes of a row of tiles of a transposed matrix are all over it.
+  const uint64_t tile_rows = grid.recipe().is_transposed() ? rows : grid.tile_rows();
   const RankLayout::SliceEntry& entry = view_.layout().slice(slice);
   const uint64_t elements_each = grid.shape().elements() / entry.elements;
   // The first row of the tiles that an element of the slice of codes is in, and the row behind

@@ -15,7 +15,7 @@ from typing import Any, Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from tests.common.quantise import oracle_test, samples
+from tests.common.quantise import oracle, oracle_test, samples
 from tools.real.report import Report
 
 Array = npt.NDArray[Any]
@@ -107,6 +107,22 @@ def modelopt_nvfp4(x: Any) -> Outputs:
     return {"codes": quantised._quantized_data, "scales": scale, "tensor_scale": second}
 
 
+def modelopt_mxfp4(x: Any) -> Outputs:
+    from modelopt.torch.quantization.qtensor.mxfp4_tensor import MXFP4QTensor
+    quantised, scale = MXFP4QTensor.quantize(x, 32)
+    return {"codes": quantised._quantized_data, "scales": scale}
+
+
+def triton_mxfp4(x: Any) -> Outputs:
+    """The definition in torch that triton_kernels has beside its kernel."""
+    import torch
+    from vllm.utils.import_utils import import_triton_kernels
+    import_triton_kernels()  # the copy that vLLM has
+    from triton_kernels.numerics_details.mxfp import downcast_to_mxfp_torch
+    codes, scale = downcast_to_mxfp_torch(x, torch.uint8, 1)
+    return {"codes": codes, "scales": scale}
+
+
 def vllm_block(use_ue8m0: bool) -> Callable[[Any], Outputs]:
     def run(x: Any) -> Outputs:
         from vllm.utils.deep_gemm import per_block_cast_to_fp8
@@ -126,6 +142,8 @@ CHECKS: list[tuple[str, str, Callable[[Any], Outputs]]] = [
     ("mxfp8/even", "torchao", torchao_mx("EVEN")),
     ("mxfp8/rceil", "torchao", torchao_mx("RCEIL")),
     ("nvfp4/modelopt", "nvidia-modelopt", modelopt_nvfp4),
+    ("mxfp4-gpt-oss/modelopt", "nvidia-modelopt", modelopt_mxfp4),
+    ("mxfp4-gpt-oss/triton-kernels", "vllm", triton_mxfp4),
     ("fp8-block128/deepseek", "vllm", vllm_block(False)),
     ("fp8-block128/deepseek-ue8m0", "vllm", vllm_block(True)),
 ]
@@ -165,7 +183,8 @@ def compare(recipe: str, run: Callable[[Any], Outputs]) -> tuple[list[str], list
     differences: tuple[list[str], list[str]] = ([], [])
     with tempfile.TemporaryDirectory() as folder:
         for name, bits in matrices():
-            found = oracle_test.run(recipe, "portable", bits, Path(folder))
+            turned = np.ascontiguousarray(np.swapaxes(bits, 1, 2)) if oracle.is_transposed(recipe) else bits
+            found = oracle_test.run(recipe, "portable", turned, Path(folder))
             theirs = run(torch_of(bits[0]))
             compared = np.array([True])
             if recipe.startswith("mxfp8"):

@@ -151,6 +151,7 @@ def pieces_of_source(shape: tuple[int, ...], source: Source, canonical: Shapes) 
 def _pieces_of_source(
     shape: tuple[int, ...], source: Source, canonical: Shapes
 ) -> Iterator[Piece]:
+    assert not isinstance(source, Viewed), "no table has views"
     whole = [(0, extent) for extent in shape]
     if source is None:
         return
