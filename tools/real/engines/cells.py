@@ -12,7 +12,7 @@ from typing import Optional, Sequence
 
 from tools.real.report import matching
 
-MODELS = ("llama", "qwen2", "qwen3", "qwen3-moe", "deepseek", "glm4-moe", "qwen3-fp8", "qwen3-moe-fp8", "deepseek-fp8", "qwen3-int4")
+MODELS = ("llama", "qwen2", "qwen3", "qwen3-moe", "deepseek", "glm4-moe", "gpt-oss", "gpt-oss-mxfp4", "qwen3-fp8", "qwen3-moe-fp8", "deepseek-fp8", "qwen3-int4")
 ENGINES = ("vllm-v1", "vllm-v2", "sglang")
 # How versions reach the engine while it runs. The first is the one that checks of failures use.
 _LIVE = {"vllm": ("extension", "transfer"), "sglang": ("plugin",)}
@@ -27,6 +27,7 @@ _DEFAULT = (
     "vllm-v1/*/tp1/extension",
     "vllm-v1/qwen3/tp2/extension",
     "vllm-v1/qwen3-moe/tp2/extension",
+    "vllm-v1/gpt-oss*/tp2/extension",
     "vllm-v1/qwen3*-fp8/tp2/extension",
     "vllm-v1/qwen3-fp8/tp1/transfer",
     "vllm-v2/qwen3/tp1/extension",
@@ -69,7 +70,7 @@ class Configuration:
     @property
     def is_quantised(self) -> bool:
         """Its receiver follows a view."""
-        return self.kind.endswith(("-fp8", "-int4"))
+        return self.kind.endswith(("-fp8", "-int4", "-mxfp4"))
 
     @property
     def checks(self) -> tuple[str, ...]:
@@ -84,8 +85,8 @@ CONFIGURATIONS = tuple(
     for engine in ENGINES
     for kind in MODELS
     for ranks in (1, 2)
-    # SGLang computes MLA on processors with AMX only, and INT4 on GPUs.
-    if not (engine == "sglang" and (kind.startswith("deepseek") or kind.endswith("-int4")))
+    # SGLang computes MLA on processors with AMX only, INT4 and attention sinks on GPUs.
+    if not (engine == "sglang" and (kind.startswith(("deepseek", "gpt-oss")) or kind.endswith("-int4")))
 )
 
 

@@ -96,8 +96,18 @@ _INT4: dict[str, Any] = {
         "ignore": ["lm_head"],
     }
 }
+_MXFP4: dict[str, Any] = {
+    "quantization_config": {
+        "quant_method": "mxfp4",
+        "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"],
+    }
+}
 # The recipe, by quant_method.
-_RECIPES = {"fp8": "fp8-block128/deepseek", "compressed-tensors": "int4-g128/amax7"}
+_RECIPES = {
+    "fp8": "fp8-block128/deepseek",
+    "compressed-tensors": "int4-g128/amax7",
+    "mxfp4": "mxfp4-gpt-oss/triton-kernels",
+}
 # Configs, by the model's kind.
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **_COMMON},
@@ -149,6 +159,29 @@ CONFIGS["glm4-moe"] = {
     "topk_group": 1,
     "num_nextn_predict_layers": 0,
 }
+# Its experts are transposed in engines. Layers have a sliding window in turns, and all have attention sinks.
+CONFIGS["gpt-oss"] = {
+    **{name: value for name, value in _COMMON.items() if name != "rope_theta"},
+    "architectures": ["GptOssForCausalLM"],
+    "model_type": "gpt_oss",
+    "attention_bias": True,
+    "intermediate_size": 64,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "sliding_window": 32,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "swiglu_limit": 7.0,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 128,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "truncate": False,
+    },
+}
+CONFIGS["gpt-oss-mxfp4"] = {**CONFIGS["gpt-oss"], **_MXFP4}
 CONFIGS["qwen3-fp8"] = {**CONFIGS["qwen3"], **_TILED, **_FP8}
 CONFIGS["qwen3-int4"] = {**CONFIGS["qwen3"], **_TILED, **_INT4}
 CONFIGS["qwen3-moe-fp8"] = {**CONFIGS["qwen3-moe"], **_TILED, **_FP8}
@@ -178,6 +211,8 @@ def view_of(kind: str) -> Optional[str]:
     recipe = _recipe(kind)
     if recipe is None:
         return None
+    if oracle.is_transposed(recipe):  # it takes the experts alone
+        return recipe
     return ",".join([recipe, *(f"except={pattern}" for pattern in _NOT_QUANTISED)])
 
 
@@ -204,8 +239,16 @@ def _stored(kind: str, weights: dict[str, torch.Tensor]) -> dict[str, _Stored]:
             continue
         bits = tensor.contiguous().view(torch.int16).numpy().view(np.uint16)
         excluded = any(fnmatch.fnmatchcase(name, pattern) for pattern in _NOT_QUANTISED)
-        if recipe is None or tensor.dim() != 2 or excluded:
+        turned = recipe is not None and oracle.is_transposed(recipe)
+        if recipe is None or tensor.dim() != (3 if turned else 2) or excluded:
             found[name] = _Stored(DType.BF16, tuple(tensor.shape), bits.tobytes())
+            continue
+        if turned:
+            made = oracle.quantise(recipe, bits)
+            experts, rows, columns = tensor.shape
+            shape = (experts, columns, rows // 32)
+            found[f"{name}_blocks"] = _Stored(DType.U8, (*shape, 16), made["codes"].tobytes())
+            found[f"{name}_scales"] = _Stored(DType.U8, shape, made["scales"].tobytes())
             continue
         made = oracle.quantise(recipe, bits[None])
         rows, columns = tensor.shape
@@ -330,6 +373,9 @@ def _shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield from attention(f"{at}.self_attn", config)
         for norm in ("input_layernorm", "post_attention_layernorm"):
             yield f"{at}.{norm}.weight", (hidden,)
+        if config["model_type"] == "gpt_oss":
+            yield from _stacked_experts(f"{at}.mlp", config)
+            continue
         dense = layer < int(config.get("first_k_dense_replace", 0))
         yield from _mlp(f"{at}.mlp", {**config, "n_routed_experts": 0} if dense else config)
     yield "model.norm.weight", (hidden,)
@@ -343,9 +389,12 @@ def _attention(at: str, config: dict[str, Any]) -> Iterator[tuple[str, tuple[int
     )
     for letter, rows in (("q", query), ("k", key_value), ("v", key_value)):
         yield f"{at}.{letter}_proj.weight", (rows, hidden)
-        if config["model_type"] == "qwen2":
+        if config["model_type"] in ("qwen2", "gpt_oss"):
             yield f"{at}.{letter}_proj.bias", (rows,)
     yield f"{at}.o_proj.weight", (hidden, query)
+    if config["model_type"] == "gpt_oss":
+        yield f"{at}.o_proj.bias", (hidden,)
+        yield f"{at}.sinks", (int(config["num_attention_heads"]),)
     if config["model_type"].startswith("qwen3") or config.get("use_qk_norm"):
         for letter in "qk":
             yield f"{at}.{letter}_norm.weight", (dim,)
@@ -380,3 +429,13 @@ def _mlp(at: str, config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]
         for letter in ("gate", "up"):
             yield f"{one}.{letter}_proj.weight", (middle, hidden)
         yield f"{one}.down_proj.weight", (hidden, middle)
+
+
+def _stacked_experts(at: str, config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    hidden, middle, experts = (int(config[k]) for k in ("hidden_size", "intermediate_size", "num_local_experts"))
+    yield f"{at}.router.weight", (experts, hidden)
+    yield f"{at}.router.bias", (experts,)
+    yield f"{at}.experts.gate_up_proj", (experts, hidden, 2 * middle)
+    yield f"{at}.experts.gate_up_proj_bias", (experts, 2 * middle)
+    yield f"{at}.experts.down_proj", (experts, middle, hidden)
+    yield f"{at}.experts.down_proj_bias", (experts, hidden)
