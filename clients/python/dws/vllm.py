@@ -149,7 +149,7 @@ class WorkerExtension:
           name: for messages and dws_status.
           path: the folder that vLLM has loaded it from.
           socket: the --socket of the adapter's receiver on this host.
-          options: of dws.plugins.vllm_adapters.AdapterOptions.
+          options: of dws.plugins.vllm_adapters.VllmAdapterOptions.
 
         Returns:
           as dws_status.
@@ -285,7 +285,7 @@ def _minimum(worker: Any, rank: EngineRank, groups: Groups) -> Optional[Minimum]
 
 
 def _attach_adapter(worker: Any, name: str, path: str, socket: str, given: dict[str, Any]) -> dict[str, Any]:
-    options = vllm_adapters.AdapterOptions.of(given)
+    options = vllm_adapters.VllmAdapterOptions.of(given)
     attached = _attached(worker)
     if attached is not None and (isinstance(attached, AttachedRank) or name in attached):
         what = "its model" if isinstance(attached, AttachedRank) else f"an adapter '{name}'"
@@ -297,18 +297,20 @@ def _attach_adapter(worker: Any, name: str, path: str, socket: str, given: dict[
     minimum = _minimum(worker, rank, groups)
     if getattr(worker, "_dws_adapters", None) is None:
         worker._dws_adapters = vllm_adapters.VllmAdapters(
-            worker.model_runner.lora_manager, lambda: _adapters_of(worker), replies_last(worker.vllm_config)
+            worker.model_runner.lora_manager, lambda: _adapters_of(worker), replies_last(worker.vllm_config), minimum
         )
     adapters: vllm_adapters.VllmAdapters = worker._dws_adapters
 
-    def attach() -> AttachedAdapter:
-        shadow = Shadow(path, options.dtype)
-        number = adapters.find(name, shadow, options.lora_int_id)
-        with adapters.following(name, number, shadow):
+    with contextlib.ExitStack() as following:  # until all ranks have attached it
+
+        def attach() -> AttachedAdapter:
+            shadow = Shadow(path, options.dtype)
+            number = adapters.find(name, shadow, options.lora_int_id)
+            following.enter_context(adapters.following(name, number, shadow))
             engine = Engine(socket, rank.number % on_host, on_host)
             return AttachedAdapter(name, shadow, engine, lambda: adapters.load(number), options.timeout)
 
-    adapter = attach_together(attach, minimum, LOG)
+        adapter = attach_together(attach, minimum, LOG)
     if attached is None:
         worker._dws_attached = attached = AttachedAdapters(rank.number, minimum, options.step_timeout)
         _hold(worker)

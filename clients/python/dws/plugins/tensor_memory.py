@@ -25,6 +25,12 @@ def working_on(device: Any) -> Iterator[None]:
         yield
 
 
+def synchronize(device: Any) -> None:
+    """Returns when the device has done all that this process has asked of it, on any stream."""
+    if device.type != "cpu":
+        importlib.import_module("torch").get_device_module(device).synchronize(device)
+
+
 def filled_like(meta: Any, device: Any) -> Any:
     """A tensor like the one on the meta device, with values of no meaning."""
     torch: Any = importlib.import_module("torch")

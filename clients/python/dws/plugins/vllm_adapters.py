@@ -25,40 +25,23 @@ from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional
 
 from dws.adapters.attached import AttachedAdapters
 from dws.adapters.config import AdapterConfig
+from dws.adapters.options import AdapterOptions
 from dws.adapters.shadow import Shadow
 from dws.errors import LayoutError, StateError
-from dws.plugins.attach import STEP_TIMEOUT_SECONDS, known_options
+from dws.plugins.attach import reply_together
 from dws.plugins.probes import Probes
-from dws.plugins.tensor_memory import bytes_of, working_on
-from dws.receiver_link import ATTACH_TIMEOUT_SECONDS
-
-# Calls that change the adapters, beside add_adapter.
-_CHANGING = ("remove_adapter", "remove_all_adapters", "pin_adapter")
+from dws.plugins.step_gate import Minimum
+from dws.plugins.tensor_memory import bytes_of, synchronize, working_on
 
 
 @dataclasses.dataclass(frozen=True)
-class AdapterOptions:
-    """What a user can set; all of it fits into JSON.
-
-    Attributes:
-      lora_int_id: vLLM's number of the adapter, in the order of loading from 1; needed if vLLM has loaded equal
-        ones.
-      dtype: in which the trainer publishes A and B, such as "bfloat16"; None: as they are in the folder.
-      ranks_on_host, step_timeout, timeout: as AttachOptions. The first adapter's step_timeout counts.
+class VllmAdapterOptions(AdapterOptions):
+    """Attributes:
+    lora_int_id: vLLM's number of the adapter, in the order of loading from 1; needed if vLLM has loaded equal
+      ones.
     """
 
     lora_int_id: Optional[int] = None
-    dtype: Optional[str] = None
-    ranks_on_host: Optional[int] = None
-    step_timeout: float = STEP_TIMEOUT_SECONDS
-    timeout: float = ATTACH_TIMEOUT_SECONDS
-
-    @classmethod
-    def of(cls, options: dict[str, Any]) -> "AdapterOptions":
-        """Raises:
-        InvalidArgumentError: an unknown option, by name.
-        """
-        return known_options(cls, options)
 
 
 def probe(found: Probes, runner: Any) -> None:
@@ -69,15 +52,18 @@ def probe(found: Probes, runner: Any) -> None:
     """
     found.has(runner, "model_runner", "lora_manager")
     manager = getattr(runner, "lora_manager", None)
-    calls = ("_load_adapter", "_lora_model_cls", "add_adapter", "list_adapters", *_CHANGING)
+    changing = ("add_adapter", "remove_adapter", "remove_all_adapters", "pin_adapter")
+    calls = ("_load_adapter", "_lora_model_cls", "list_adapters", *changing)
     found.has(manager, "lora_manager", "device", *calls)
     inner = getattr(manager, "_adapter_manager", None)
-    parts = ("_create_merged_loras_inplace", "_get_lora_layer_weights", "lora_index_to_id", "modules", "get_adapter")
+    parts = ("_create_merged_loras_inplace", "_get_lora_layer_weights", "lora_index_to_id", "modules", "get_adapter", "_registered_adapters")
     found.has(inner, "lora_manager._adapter_manager", *parts)
+    # A commit may move an adapter to another slot: without this a batch that runs would go on with the slot before.
+    found.knows(inner, "lora_manager._adapter_manager", "_last_slot_layout")
     model = getattr(manager, "_lora_model_cls", None)
     found.takes(getattr(manager, "_load_adapter", None), "lora_manager._load_adapter", "lora_request")
     found.takes(getattr(model, "from_lora_tensors", None), "LoRAModel.from_lora_tensors", "1", "tensors", "peft_helper")
-    found.module("vllm.lora.request", "LoRARequest")
+    found.fields("vllm.lora.request", "LoRARequest", "lora_int_id", "lora_path", "load_inplace")
 
 
 class _Known(NamedTuple):
@@ -90,25 +76,33 @@ class VllmAdapters:
     present version vLLM then goes on with. Threads: the worker's, but `load` is called by those of the leases."""
 
     def __init__(
-        self, manager: Any, attached: Callable[[], Optional[AttachedAdapters]], replies_last: bool = True
+        self,
+        manager: Any,
+        attached: Callable[[], Optional[AttachedAdapters]],
+        replies_last: bool = True,
+        minimum: Optional[Minimum] = None,
     ) -> None:
         """Args:
         manager: model_runner.lora_manager.
         attached: those of the worker now.
-        replies_last: true on the rank that raises what all ranks refuse alike (dws.plugins.attach.reply_together).
+        replies_last, minimum: how the ranks reply to a call of a user's (dws.plugins.attach.reply_together).
         """
         self._replies_last = replies_last
+        self._minimum = minimum
         self._manager = manager
         self._attached = attached
-        self._loading = threading.Lock()  # the pauses of two adapters may overlap
+        # The pauses of two adapters may overlap, and one is committed while another one is attached.
+        self._loading = threading.RLock()
         self._known: dict[int, _Known] = {}  # by lora_int_id, detached ones too
+        self._unfinished: set[int] = set()  # those that were in a slot, and whose last load failed
+        self._committed: Optional[int] = None  # inside the lock: the adapter that `load` loads
         self._read = manager._load_adapter
-        self._add = manager.add_adapter
-        self._remove = manager.remove_adapter
+        self._add, self._remove, self._pin = manager.add_adapter, manager.remove_adapter, manager.pin_adapter
         manager._load_adapter = self._loaded
-        manager.add_adapter = self._added
-        for name in _CHANGING:
-            setattr(manager, name, self._in_step(getattr(manager, name)))
+        manager.add_adapter = self._in_step(self._add, self._require_other)
+        manager.pin_adapter = self._in_step(self._pin)
+        manager.remove_adapter = self._in_step(self._forgetting(self._remove))
+        manager.remove_all_adapters = self._in_step(self._forgetting(manager.remove_all_adapters))
 
     def find(self, name: str, shadow: Shadow, lora_int_id: Optional[int]) -> int:
         """The lora_int_id of the adapter that vLLM has loaded from the shadow's folder.
@@ -120,6 +114,10 @@ class VllmAdapters:
           LayoutError: none is, or several are, by their ids; or vLLM's own code refuses the folder.
           StateError: it is attached.
         """
+        with self._loading:
+            return self._found(name, shadow, lora_int_id)
+
+    def _found(self, name: str, shadow: Shadow, lora_int_id: Optional[int]) -> int:
         registered = self._manager.list_adapters()
         if lora_int_id is not None and lora_int_id not in registered:
             raise LayoutError(f"adapter '{name}': vLLM has no adapter of lora_int_id {lora_int_id} loaded, found {sorted(registered)}")
@@ -148,8 +146,9 @@ class VllmAdapters:
             with working_on(self._manager.device):
                 model = self._load(_request(name, 1, shadow.folder), shadow)
                 self._manager._adapter_manager._create_merged_loras_inplace(model)
-        except (ValueError, RuntimeError) as error:
-            raise LayoutError(f"adapter '{name}': vLLM does not load '{shadow.folder}': {error}") from error
+        except Exception as error:  # pylint: disable=broad-except
+            text = f"{type(error).__name__}: {error}"
+            raise LayoutError(f"adapter '{name}': vLLM does not load '{shadow.folder}': {text}") from error
         return model
 
     @contextlib.contextmanager
@@ -167,8 +166,9 @@ class VllmAdapters:
 
     def state(self) -> dict[str, dict[str, Any]]:
         """By name: the adapter's id, whether vLLM has it registered, and its slot."""
-        registered = self._manager.list_adapters()
-        slots = list(self._manager._adapter_manager.lora_index_to_id)
+        with self._loading:
+            registered = self._manager.list_adapters()
+            slots = list(self._manager._adapter_manager.lora_index_to_id)
         return {
             known.name: {
                 "lora_int_id": one,
@@ -180,24 +180,38 @@ class VllmAdapters:
         }
 
     def load(self, lora_int_id: int) -> None:
-        """Has vLLM load a commit, in its pause. On any thread.
+        """Has vLLM load a commit, in its pause. On any thread. What has failed is loaded by the next try.
 
         Raises:
           StateError: the slot does not have what was loaded, by module.
+          LayoutError: the adapter's folder has another config.
         """
         with self._loading, working_on(self._manager.device):
-            _synchronize(self._manager.device)
-            if lora_int_id in self._manager._adapter_manager.lora_index_to_id:
-                known = self._known[lora_int_id]
-                request = _request(known.name, lora_int_id, known.shadow.folder)
-                self._remove(lora_int_id)
-                self._add(request)
-                _synchronize(self._manager.device)
+            synchronize(self._manager.device)
+            inner = self._manager._adapter_manager
+            if lora_int_id in inner.lora_index_to_id or lora_int_id in self._unfinished:
+                pinned = lora_int_id in getattr(inner._registered_adapters, "pinned_items", ())
+                self._unfinished.add(lora_int_id)
+                self._load_in_place(lora_int_id)
+                if pinned:
+                    self._pin(lora_int_id)
+                synchronize(self._manager.device)
                 self._require_written(lora_int_id)
+                self._unfinished.discard(lora_int_id)
             elif lora_int_id in self._manager.list_adapters():
                 self._remove(lora_int_id)  # the next request loads it
 
+    def _load_in_place(self, lora_int_id: int) -> None:
+        """Has vLLM load it; the version before stays where vLLM's code refuses the new one."""
+        known = self._known[lora_int_id]
+        self._committed = lora_int_id
+        try:
+            self._add(_request(known.name, lora_int_id, known.shadow.folder, load_inplace=True))
+        finally:
+            self._committed = None
+
     def _load(self, request: Any, shadow: Shadow) -> Any:
+        """Inside the lock: whatever vLLM reads meanwhile is the shadow."""
         manager = self._manager
         reads = manager._lora_model_cls
         manager._lora_model_cls = _OfShadow(reads, shadow)
@@ -209,35 +223,23 @@ class VllmAdapters:
     def _loaded(self, request: Any) -> Any:
         """In the place of WorkerLoRAManager._load_adapter."""
         one = request.lora_int_id
-        known = self._known.get(one)
-        if known is not None and not self._is_attached(one):
-            if getattr(request, "load_inplace", False) or _folder(request) != known.shadow.folder:
-                del self._known[one]  # another one than what was attached
-                known = None
-        return self._read(request) if known is None else self._load(request, known.shadow)
+        with self._loading:
+            known = self._known.get(one)
+            if known is not None and one != self._committed and not self._is_attached(one):
+                if getattr(request, "load_inplace", False) or _folder(request) != known.shadow.folder:
+                    del self._known[one]  # another one than what was attached
+                    known = None
+            return self._read(request) if known is None else self._load(request, known.shadow)
 
     def _is_attached(self, lora_int_id: int) -> bool:
         """Returns whether its receiver writes its shadow. Not yet, while it is being attached."""
         attached, known = self._attached(), self._known[lora_int_id]
         return attached is not None and attached.shadow_of(known.name) is known.shadow
 
-    def _added(self, request: Any) -> Any:
-        """In the place of WorkerLoRAManager.add_adapter: in steps, and for a call of a user's.
-
-        Raises:
-          StateError: for a user: the adapter is attached, and another folder is to be loaded; or the folder, as another adapter.
-        """
-        attached = self._attached()
-        if attached is not None and attached.gate.held is None:
-            try:
-                self._require_other(request)
-            except StateError:
-                if self._replies_last:
-                    raise
-                return False
-        return self._in_step(self._add)(request)
-
     def _require_other(self, request: Any) -> None:
+        """Raises:
+        StateError: an adapter is attached, and another folder is to be loaded in its place; or its folder, as another adapter.
+        """
         one, folder = request.lora_int_id, _folder(request)
         for other, known in self._known.items():
             if self._is_attached(other) and (other == one) != (known.shadow.folder == folder):
@@ -247,15 +249,41 @@ class VllmAdapters:
                     "dws_detach_adapter first"
                 )
 
-    def _in_step(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def stepped(*args: Any, **kwargs: Any) -> Any:
+    def _in_step(self, call: Callable[..., Any], require: Callable[..., None] = lambda *args: None) -> Callable[..., Any]:
+        """`call`, in a step of the gate: vLLM's own, or one for a call of a user's, which all ranks answer alike.
+
+        Args:
+          require: called before it for a user, with the same arguments.
+        """
+
+        def stepped(*args: Any) -> Any:
             attached = self._attached()
             if attached is None or attached.gate.held is not None:
-                return call(*args, **kwargs)
-            with attached.gate.step():
-                return call(*args, **kwargs)
+                return call(*args)
+
+            gate = attached.gate
+
+            def asked() -> Any:
+                require(*args)
+                with gate.step():
+                    return call(*args)
+
+            return reply_together(asked, self._replies_last, lambda: self._minimum)
 
         return stepped
+
+    def _forgetting(self, remove: Callable[..., Any]) -> Callable[..., Any]:
+        """`remove`, of an adapter or of all: what is loaded after it is what the folder has then, but for attached ones."""
+
+        def removed(*ids: int) -> Any:
+            with self._loading:
+                done = remove(*ids)
+                for one in ids or list(self._known):
+                    if one in self._known and not self._is_attached(one):
+                        del self._known[one]
+                return done
+
+        return removed
 
     def _require_written(self, lora_int_id: int) -> None:
         inner = self._manager._adapter_manager
@@ -286,18 +314,13 @@ class _OfShadow:
         return self._model.from_lora_tensors(tensors=self._shadow.copies(), peft_helper=peft_helper, **taken)
 
 
-def _request(name: str, lora_int_id: int, folder: str) -> Any:
-    return importlib.import_module("vllm.lora.request").LoRARequest(name, lora_int_id, folder)
+def _request(name: str, lora_int_id: int, folder: str, load_inplace: bool = False) -> Any:
+    made = importlib.import_module("vllm.lora.request").LoRARequest
+    return made(name, lora_int_id, folder, load_inplace=load_inplace)
 
 
 def _folder(request: Any) -> str:
     return os.path.realpath(str(request.lora_path))
-
-
-def _synchronize(device: Any) -> None:
-    """Returns when the device has done all that this process has asked of it, on any stream."""
-    if device.type != "cpu":
-        importlib.import_module("torch").get_device_module(device).synchronize(device)
 
 
 def _alike(registered: Any, made: Any, values: bool) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import tempfile
 import threading
@@ -10,47 +11,14 @@ import types
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import torch
 
 import dws
-from dws._proto import engine_pb2
-from tests.clients.python.adapters.adapter_case import MODULES, save, tensors
-from tests.clients.python.fake_daemons import FakeReceiver, pause, resume
+from tests.clients.python.adapters.adapter_case import FOUND, MODULES, Receiver, save, tensors
+from tests.clients.python.fake_daemons import pause
 from tests.clients.python.vllm_case import SCHEDULED, VllmCase, config, step
 from vllm.lora.adapters import WorkerAdapters
 from vllm.lora.request import LoRARequest
-
-FOUND = 20.0  # seconds for what a background thread does
-
-
-class Receiver(FakeReceiver):
-    """With commits. Lifecycle: the engine attaches; then `commit`."""
-
-    pauses = 0
-    lease: Any = None
-
-    def commit(self, version: int, weights: dict[str, torch.Tensor]) -> str:
-        """Writes a version; returns the error of the engine's hook."""
-        if self.lease is None:
-            self.lease = self.leases.get(timeout=FOUND)
-        down, up = self.lease
-        self.pauses += 1
-        down.put(pause(self.pauses))
-        while not up.get(timeout=FOUND).HasField("paused"):
-            pass
-        memory = np.frombuffer(self.writable_region(), np.uint8)
-        for view in self.attached.views:
-            if view.tensor in weights:
-                bits = np.frombuffer(weights[view.tensor].numpy().tobytes(), np.uint8)
-                memory[view.offset_bytes :][: bits.size] = bits
-        down.put(engine_pb2.LeaseDown(post_commit=engine_pb2.PostCommit(pause_id=self.pauses, version=version)))
-        while not (message := up.get(timeout=FOUND)).HasField("post_commit_done"):
-            pass
-        if not message.post_commit_done.error:
-            down.put(resume(version, self.pauses))
-        return str(message.post_commit_done.error)
-
 
 class VllmAdaptersTest(VllmCase):
     def setUp(self) -> None:
@@ -249,7 +217,7 @@ class VllmAdaptersTest(VllmCase):
             self.attach("math", receiver)
         self.require_as_fresh(1, tensors(1))
         self.engine.execute_method("dws_detach_adapter", "math")
-        self.manager.remove_adapter(1)
+        self.manager._adapter_manager.remove_adapter(1)  # vLLM evicts it
         self.load(1, "math")
         self.require_as_fresh(1, tensors(1))  # it goes on with its version
         self.load(1, "other", load_inplace=True)
@@ -261,11 +229,96 @@ class VllmAdaptersTest(VllmCase):
         with self.assertRaisesRegex(dws.StateError, "no adapter 'math' is attached"):
             self.engine.execute_method("dws_detach_adapter", "math")
 
-    def test_a_config_that_changes_on_disk_fails_the_commit(self) -> None:
+    def test_a_config_that_changes_on_disk_fails_the_commit_until_it_is_back(self) -> None:
         receiver = self.followed("math", 1, 0)
         receiver.commit(1, tensors(1))
         save(self.path("math"), tensors(0), lora_alpha=6)
-        self.assertRegex(receiver.commit(2, tensors(2)), "says r 2, lora_alpha 6.*expected r 2, lora_alpha 3")
+        for _ in range(2):
+            self.assertRegex(receiver.commit(2, tensors(2)), "says r 2, lora_alpha 6.*expected r 2, lora_alpha 3")
+        save(self.path("math"), tensors(0))
+        self.assertEqual(receiver.commit(2, tensors(2)), "")
+        self.require_as_fresh(1, tensors(2))
+
+    def test_a_load_that_fails_half_way_is_done_by_the_next_try(self) -> None:
+        receiver = self.followed("math", 1, 0)
+        receiver.commit(1, tensors(1))
+        inner = self.manager._adapter_manager
+        with mock.patch.object(inner, "activate_adapter", side_effect=RuntimeError("no memory")):
+            for _ in range(2):
+                self.assertRegex(receiver.commit(2, tensors(2)), "no memory")
+        self.assertEqual(receiver.commit(2, tensors(2)), "")
+        self.require_as_fresh(1, tensors(2))
+
+    def test_an_adapter_is_attached_during_a_commit_of_another_one(self) -> None:
+        math = self.followed("math", 1, 0)
+        math.commit(1, tensors(1))
+        save(self.path("code"), tensors(100))
+        save(self.path("plain"), tensors(50))
+        self.load(2, "code")
+        read, inside, go_on = self.manager._lora_model_cls.from_lora_tensors, threading.Event(), threading.Event()
+
+        @functools.wraps(read)
+        def slow(*args: Any, **given: Any) -> Any:
+            inside.set()
+            go_on.wait(FOUND if threading.current_thread() is not threading.main_thread() else 0)
+            return read(*args, **given)
+
+        with mock.patch.object(type(self.manager)._lora_model_cls, "from_lora_tensors", slow):
+            commit = threading.Thread(target=math.commit, args=(2, tensors(2)))
+            commit.start()
+            self.assertTrue(inside.wait(FOUND))
+            threading.Timer(0.3, go_on.set).start()
+            self.attach("code", self.receiver_of("code"))
+            commit.join(FOUND)
+        self.assertIs(self.manager._lora_model_cls, type(self.manager)._lora_model_cls)
+        self.require_as_fresh(1, tensors(2))
+        self.require_as_fresh(2, tensors(100))
+
+    def test_a_pinned_adapter_stays_pinned(self) -> None:
+        receiver = self.followed("math", 1, 0)
+        receiver.commit(1, tensors(1))
+        self.manager._adapter_manager.registered.pinned_items.add(1)
+        self.assertEqual(receiver.commit(2, tensors(2)), "")
+        self.assertEqual(self.manager._adapter_manager.registered.pinned_items, {1})
+
+    def test_what_is_loaded_after_a_removal_is_in_its_folder(self) -> None:
+        receiver = self.followed("math", 1, 0)
+        receiver.commit(1, tensors(1))
+        self.engine.execute_method("dws_detach_adapter", "math")
+        self.manager.remove_adapter(1)
+        save(self.path("math"), tensors(9))
+        self.load(1, "math")
+        self.require_as_fresh(1, tensors(9))
+
+    def test_an_attach_that_fails_on_another_rank_leaves_what_vllm_reads(self) -> None:
+        save(self.path("math"), tensors(0))
+        self.load(1, "math")
+        with mock.patch("dws.vllm.attach_together", side_effect=lambda make, *rest: self.fails_elsewhere(make())):
+            with self.assertRaisesRegex(dws.StateError, "another rank"):
+                self.attach("math", self.receiver_of("math"))
+        self.manager._adapter_manager.remove_adapter(1)
+        save(self.path("math"), tensors(9))
+        self.load(1, "math")
+        self.require_as_fresh(1, tensors(9))
+
+    def fails_elsewhere(self, attached: Any) -> None:
+        attached.close()
+        raise dws.StateError("another rank")
+
+    def test_all_ranks_answer_a_call_that_one_refuses(self) -> None:
+        receiver = self.followed("math", 1, 0)
+        receiver.commit(1, tensors(1))
+        self.engine.execute_method("dws_wait_ready", timeout=FOUND)
+        adapters, asked = self.engine.worker._dws_adapters, LoRARequest("lost", 5, self.path("lost"))
+        adapters._minimum = mock.Mock(return_value=[0])
+        with self.assertRaises(FileNotFoundError):
+            self.manager.add_adapter(asked)
+        adapters._replies_last = False
+        self.assertIsNone(self.manager.add_adapter(asked))
+        adapters._replies_last = True
+        with self.assertRaisesRegex(dws.StateError, "another rank of the engine failed"):
+            self.manager.pin_adapter(1)
+        self.assertEqual([call.args for call in adapters._minimum.call_args_list], [([0],), ([0],), ([1],)])
 
     def test_a_slot_that_is_not_written_fails_the_commit(self) -> None:
         receiver = self.followed("math", 1, 0)
@@ -286,9 +339,10 @@ class VllmAdaptersTest(VllmCase):
     def test_a_vllm_that_lacks_a_part_is_refused_by_its_name(self) -> None:
         save(self.path("math"), tensors(0))
         self.load(1, "math")
-        del self.manager._adapter_manager.lora_index_to_id
-        with self.assertRaisesRegex(dws.StateError, "_adapter_manager.lora_index_to_id"):
-            self.attach("math", self.receiver_of("math"))
+        for part in ("lora_index_to_id", "_last_slot_layout"):
+            delattr(self.manager._adapter_manager, part)
+            with self.subTest(part), self.assertRaisesRegex(dws.StateError, f"_adapter_manager.{part}"):
+                self.attach("math", self.receiver_of(f"math-{part}"))
 
     def test_steps_go_on_after_all_adapters_were_detached(self) -> None:
         receiver = self.followed("math", 1, 0)

@@ -69,12 +69,25 @@ class Layer:
                 stacked[slot, 0, : tensor.shape[0], : tensor.shape[1]] = tensor
 
 
+class Cache(dict[int, LoRAModel]):
+    """Registered adapters in the order of use; a pinned one that is removed is no longer pinned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pinned_items: set[int] = set()
+
+    def remove(self, lora_id: int) -> bool:
+        self.pinned_items.discard(lora_id)
+        return self.pop(lora_id, None) is not None
+
+
 class AdapterSlots:
     def __init__(self, modules: dict[str, tuple[int, int]], slots: int, capacity: int) -> None:
         self.modules = {name: Layer(*shape, slots) for name, shape in modules.items()}
         self.lora_index_to_id: list[Optional[int]] = [None] * slots
         self.capacity = capacity
-        self.registered: dict[int, LoRAModel] = {}
+        self._last_slot_layout = None
+        self._registered_adapters = self.registered = Cache()
 
     def _create_merged_loras_inplace(self, model: LoRAModel) -> None:
         for weights in model.loras.values():
@@ -89,7 +102,7 @@ class AdapterSlots:
     def remove_adapter(self, lora_id: int) -> bool:
         if lora_id in self.lora_index_to_id:
             self.lora_index_to_id[self.lora_index_to_id.index(lora_id)] = None
-        return self.registered.pop(lora_id, None) is not None
+        return self.registered.remove(lora_id)
 
     def activate_adapter(self, lora_id: int) -> None:
         self.registered[lora_id] = self.registered.pop(lora_id)  # the last one used
@@ -140,7 +153,8 @@ class WorkerAdapters:
             self._adapter_manager.remove_adapter(adapter_id)
 
     def pin_adapter(self, adapter_id: int) -> bool:
-        return adapter_id in self._adapter_manager.registered
+        self._adapter_manager.registered.pinned_items.add(adapter_id)
+        return True
 
     def list_adapters(self) -> set[int]:
         return set(self._adapter_manager.registered)
