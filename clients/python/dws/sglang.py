@@ -7,7 +7,7 @@ SGLang calls `register` in each of its processes (entry point in the group sglan
 DWS_RECEIVER_SOCKET is set, every rank attaches the live parameters of its model when its scheduler
 is complete: weights loaded, memory pools allocated, CUDA graphs captured. DWS_ATTACH_OPTIONS is a
 JSON object of dws.plugins.attach.AttachOptions. A rank that cannot attach ends the server; its log
-has the reason.
+has the reason. With DWS_ADAPTERS in its place, adapters of LoRA are attached (dws.plugins.sglang_adapters).
 
 It relies on the following parts of SGLang. `register` and the attach look for them, and refuse by name
 what is missing (dws.plugins.probes); a release that was never run gives a warning:
@@ -41,10 +41,12 @@ import json
 import logging
 import os
 import sys
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Iterator, Mapping, Optional, Union
 
+from dws.adapters.attached import AttachedAdapters
 from dws.boundaries import BOUNDARY_TIMEOUT_SECONDS, Boundaries
 from dws.errors import InvalidArgumentError, LayoutError, StateError
+from dws.plugins import sglang_adapters
 from dws.plugins.agreement import minimum_over
 from dws.plugins.agreed_mapping import Weights
 from dws.plugins.attach import AttachedRank, AttachOptions, EngineRank, attach_together
@@ -70,23 +72,36 @@ _ATTACHED = "_dws_attached"  # attribute of a model: its _AttachedModel
 
 
 class _AttachedModel:
-    """The DWS state of an attached model. Threads: the scheduler's."""
+    """The DWS state of an attached model, or of one with adapters to attach. Threads: the scheduler's."""
 
-    def __init__(self, rank: AttachedRank, teller: VersionTeller) -> None:
+    def __init__(self, rank: Union[AttachedRank, AttachedAdapters], teller: Optional[VersionTeller]) -> None:
+        """Args:
+        teller: None: of several adapters SGLang is told no version.
+        """
         self.rank = rank
         self.teller = teller
 
+    @property
+    def is_held(self) -> bool:
+        """False: none of its adapters is attached at present."""
+        return not isinstance(self.rank, AttachedAdapters) or len(self.rank) > 0
+
 
 def register() -> None:
-    """For the entry point in the group sglang.srt.plugins. Does nothing without DWS_RECEIVER_SOCKET.
+    """For the entry point in the group sglang.srt.plugins. Does nothing without DWS_RECEIVER_SOCKET, for a model, or
+    DWS_ADAPTERS, for adapters of LoRA (docs/lora.md).
 
     Raises:
       SystemExit: this SGLang lacks something that the message names. SGLang goes on after other
         exceptions of a plugin, and would serve weights that nobody updates.
     """
-    if not os.environ.get(SOCKET_VARIABLE):
+    adapters = os.environ.get(sglang_adapters.VARIABLE)
+    if not os.environ.get(SOCKET_VARIABLE) and not adapters:
         return
     try:
+        if adapters:
+            _require_no_model()
+            sglang_adapters.adapters_of(adapters)
         _options()
         _probe().require()
     except Exception as error:
@@ -158,6 +173,7 @@ def _complete(result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
         written in place, by name.
       The errors of Engine.attach.
     """
+    adapters = os.environ.get(sglang_adapters.VARIABLE)
     options, found = _options(), _probe()
     record_change = "record_weight_version_change"
     found.has(scheduler, "Scheduler", "tp_worker.model_runner.model.config", record_change)
@@ -169,14 +185,39 @@ def _complete(result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
     found.require()
     runner = scheduler.tp_worker.model_runner
     _require_held(runner)
-    _refuse(setting, runner.model)
+    _refuse(setting, runner.model, adapters=bool(adapters))
     rank = rank_of(setting, _text_config(runner.model))
     minimum = minimum_over(parallel.tp_group.cpu_group) if rank.together > 1 else None
-    attached = _attach(os.environ[SOCKET_VARIABLE], runner.model, rank, minimum, options, found.compared)
+    attached: Union[AttachedRank, AttachedAdapters]
+    several = False
+    if adapters:
+        several = len(sglang_adapters.adapters_of(adapters)) > 1
+        attached = _attach_adapters(runner, sglang_adapters.adapters_of(adapters), rank, minimum)
+    else:
+        attached = _attach(os.environ[SOCKET_VARIABLE], runner.model, rank, minimum, options, found.compared)
     grant = None if rank.number else lambda: attached.engine.grant
-    teller = VersionTeller(scheduler, setting, grant, caches=not setting("disable_radix_cache"))
+    caches = not setting("disable_radix_cache")
+    teller = None if several else VersionTeller(scheduler, setting, grant, caches)
     # Not a submodule and not in the module's own tables, so that no code of the model sees it.
     object.__setattr__(runner.model, _ATTACHED, _AttachedModel(attached, teller))
+
+
+def _attach_adapters(
+    runner: Any, adapters: Mapping[str, sglang_adapters.SglangAdapterOptions], rank: EngineRank, minimum: Optional[Minimum]
+) -> AttachedAdapters:
+    if runner.lora_manager is None:
+        raise LayoutError(f"this server runs without LoRA, and {sglang_adapters.VARIABLE} names adapters: start it with --enable-lora")
+    found = Probes("SGLang", _version(), sglang_adapters.COMPARED, sglang_adapters.COMPARED, BAD, _LOG)
+    sglang_adapters.probe(found, runner)
+    found.require()
+    made = sglang_adapters.SglangAdapters(runner.lora_manager, adapters, rank, minimum)
+    made.attach_loaded()
+    return made.attached
+
+
+def _require_no_model() -> None:
+    if os.environ.get(SOCKET_VARIABLE):
+        raise StateError(f"both {SOCKET_VARIABLE} and {sglang_adapters.VARIABLE} are set, expected one: a model is attached, or its adapters")
 
 
 def create_receiver(context: Any) -> ExternalReceiver:
@@ -297,16 +338,18 @@ def _require_held(runner: Any) -> None:
 def _held(forward: Callable[..., Any], runner: Any, *args: Any, **kwargs: Any) -> Any:
     """Around ModelRunner.forward: runs a pass of an attached model inside the gate."""
     attached: Optional[_AttachedModel] = getattr(runner.model, _ATTACHED, None)
-    if attached is None:
+    if attached is None or not attached.is_held:
         return forward(runner, *args, **kwargs)
     with attached.rank.gate.step() as grant:
-        attached.teller.weights_are(grant.version)
+        if attached.teller is not None:
+            attached.teller.weights_are(grant.version)
         return forward(runner, *args, **kwargs)
 
 
-def _refuse(setting: Callable[[str], Any], model: Any) -> None:
+def _refuse(setting: Callable[[str], Any], model: Any, adapters: bool = False) -> None:
     """Args:
     setting: the value in force of a setting, by name; raises ValueError for an unknown name.
+    adapters: these alone are attached.
     """
     unsupported: dict[str, tuple[str, Callable[[Any], object]]] = {
         # A stage waits for the stage before it, outside of the held passes, and could not agree
@@ -316,7 +359,10 @@ def _refuse(setting: Callable[[str], Any], model: Any) -> None:
         "moe_dp_size": ("data-parallel experts (moe_dp_size)", lambda value: value > 1),
         "enable_dp_attention": ("data-parallel attention (enable_dp_attention)", bool),
         "enable_eplb": ("expert load balancing (enable_eplb)", bool),
-        "enable_lora": ("LoRA", bool),
+        "enable_lora": (
+            "LoRA (DWS_ADAPTERS attaches adapters by themselves)",
+            lambda value: value and not adapters,
+        ),
         "speculative_algorithm": (
             "speculation, whose draft model would keep its old weights",
             lambda value: value is not None,
@@ -345,6 +391,9 @@ def _refuse(setting: Callable[[str], Any], model: Any) -> None:
             lambda value: value and setting("device") == "cpu",
         ),
     }
+    if adapters:
+        beside = "adapters that load beside passes (enable_lora_overlap_loading)"
+        unsupported["enable_lora_overlap_loading"] = (beside, bool)
     names = []
     for name, (text, is_unsupported) in unsupported.items():
         try:

@@ -18,6 +18,7 @@ DEFAULTS = {
     "enable_dp_attention": False,
     "enable_eplb": False,
     "enable_lora": None,
+    "enable_lora_overlap_loading": None,
     "enable_memory_saver": False,
     "enable_pdmux": False,
     "enable_torch_compile": False,

@@ -9,8 +9,9 @@ from sglang.srt.model_executor.model_runner import ModelRunner
 
 
 class Scheduler:
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, lora_manager: Any = None) -> None:
         self.tp_worker = types.SimpleNamespace(model_runner=ModelRunner(model))
+        self.tp_worker.model_runner.lora_manager = lora_manager
         self.versions: list[Optional[str]] = []  # one after the other
 
     def record_weight_version_change(self, new_version: Optional[str]) -> None:
