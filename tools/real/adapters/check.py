@@ -21,22 +21,30 @@ from tools.real.report import Report, matching
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 RUN_SECONDS = 1200.0
-# Ways to run vLLM: the ranks, and more arguments of vllm.LLM.
+# Ways to run an engine: the ranks, and more arguments of vllm.LLM, or of SGLang's server.
 _SYNCHRONOUS = {"async_scheduling": False}
-MODES: dict[str, tuple[int, dict[str, Any]]] = {"tp1": (1, _SYNCHRONOUS), "tp1-async": (1, {"async_scheduling": True}), "tp2": (2, {})}
-CASES = tuple(f"vllm/{mode}/{what}" for mode in MODES for what in ("equal", "torn"))
+MODES: dict[str, tuple[int, Any]] = {
+    "vllm/tp1": (1, _SYNCHRONOUS),
+    "vllm/tp1-async": (1, {"async_scheduling": True}),
+    "vllm/tp2": (2, {}),
+    "sglang/tp1": (1, []),
+    "sglang/tp1-synchronous": (1, ["--disable-overlap-schedule"]),
+    "sglang/tp2": (2, []),
+}
+_DEFAULT = ("*/tp1/*", "*/tp2/*")
+CASES = tuple(f"{mode}/{what}" for mode in MODES for what in ("equal", "torn"))
 ADAPTERS = ("math", "code")
 
 
 def run(options: argparse.Namespace, engines: Mapping[str, Environment]) -> int:
     """The exit status."""
     report = Report("adapters")
-    environment = engines.get("vllm")
-    for name in matching(CASES, options.only or ["vllm/tp1/*", "vllm/tp2/*"]):
+    for name in matching(CASES, options.only or list(_DEFAULT)):
+        mode, _, what = name.rpartition("/")
+        environment = engines.get(mode.partition("/")[0])
         if environment is None:
             report.skipped(name, "tools/real.sh install makes it")
             continue
-        _, mode, what = name.split("/")
         started = time.monotonic()
         try:
             found = {"equal": _equal, "torn": _torn}[what](Runner(options, environment, mode))
@@ -69,7 +77,7 @@ def _torn(runner: "Runner") -> str:
 
 
 class Runner:
-    """Runs of vllm_run.py with one sender and one receiver for each adapter.
+    """Runs of vllm_run.py or sglang_run.py with one sender and one receiver for each adapter.
 
     Attributes:
       folder: for models, inside `scene`.
@@ -101,7 +109,7 @@ class Runner:
         Raises:
           RuntimeError: it failed; with its last lines.
         """
-        command = [self._environment.python, os.path.join(HERE, "vllm_run.py"), what, "--folder", self.folder]
+        command = [self._environment.python, os.path.join(HERE, f"{self._environment.engine}_run.py"), what, "--folder", self.folder]
         command += ["--daemons", json.dumps(self._daemons), "--tp", str(self._ranks), "--engine", json.dumps(self._engine), *more]
         variables = {**os.environ, **self._environment.variables(self._modules)}
         variables["VLLM_CACHE_ROOT"] = os.path.join(self.folder, "cache")

@@ -45,6 +45,7 @@ class Adapter:
 ADAPTERS = {
     "math": Adapter(AdapterConfig(r=8, lora_alpha=12), (*_ATTENTION, *_MLP)),
     "code": Adapter(AdapterConfig(r=4, lora_alpha=9, use_rslora=True), ("q_proj", "v_proj", "down_proj"), torch.bfloat16),
+    "plain": Adapter(AdapterConfig(r=4, lora_alpha=9), ("q_proj", "v_proj", "down_proj"), torch.bfloat16),
     # Like "math", but for one thing.
     "wide": Adapter(AdapterConfig(r=16, lora_alpha=12), (*_ATTENTION, *_MLP)),
     "loud": Adapter(AdapterConfig(r=8, lora_alpha=24), (*_ATTENTION, *_MLP)),

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Optional
+from typing import Any
 
+from tools.real.adapters.scene import Observation
 from tools.real.engines.engine_server import LONG_PROMPT, PROMPT
 from tools.real.engines.model import NEXT_TOKEN
 from tools.real.engines.steps import Step, steps_of
 
 TOKENS = 8
-
-
-class Observation(NamedTuple):
-    """What one adapter computes: of each request its tokens, and the log probabilities of prompt and tokens; and the digest of
-    its slot on each rank."""
-
-    tokens: list[list[int]]
-    steps: list[list[Step]]
-    slots: list[Optional[str]]
 
 
 class VllmEngine:

@@ -3,117 +3,46 @@
 from __future__ import annotations
 
 import argparse
-import json
+import itertools
 import os
 import sys
-import time
-from typing import Any, Callable
+from typing import Any
 
-import dws
-from tools.real.adapters.model import ADAPTERS, KIND, STEPS, registered, step_weights, version_weights, write_adapter
-from tools.real.adapters.vllm_engine import Observation, VllmEngine
-from tools.real.engines import model
+from tools.real.adapters.scene import Observation, Scene, alternated, arguments, base, folder_of, fresh_of, publisher_of
+from tools.real.adapters.vllm_engine import VllmEngine
 from tools.real.engines.alternation import print_result
-from tools.real.engines.publisher import Publisher
-from tools.real.engines.steps import Tally
+from tools.real.engines.steps import Step
 
-WAIT_SECONDS = 60.0
 # Those that are attached, with their lora_int_id.
 ATTACHED = {"math": 1, "code": 2}
 OTHER = 3
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("fresh", "live", "torn"))
-    parser.add_argument("--folder", required=True, help="for models and adapters")
-    parser.add_argument("--daemons", type=json.loads, default={}, help="by adapter: sender, receiver, job_id")
-    parser.add_argument("--tp", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--engine", type=json.loads, default={}, help="more arguments of vllm.LLM")
-    return parser.parse_args()
-
-
-def folder_of(options: argparse.Namespace, name: str, step: int) -> str:
-    return write_adapter(os.path.join(options.folder, f"{name}-{step}"), name, step_weights(name, step))
-
-
 def fresh(options: argparse.Namespace) -> dict[str, Any]:
     """What a vLLM computes that has loaded the checkpoint of each step; by adapter and step."""
     engine = VllmEngine(base(options), options.tp, **options.engine)
-    found: dict[str, Any] = {}
-    number = 100
-    for name in (*ATTACHED, "other"):
-        for step in STEPS:
-            number += 1
-            one, again = (engine.observe(f"{name}-{step}", number, folder_of(options, name, step)) for _ in range(2))
-            if one != again:
-                raise RuntimeError("the same adapter gave other numbers: nothing can be compared")
-            if one in found.values():
-                raise RuntimeError(f"step {step} of '{name}' cannot be told apart")
-            found[f"{name}-{step}"] = one
-    return found
+    numbers = itertools.count(100)
+
+    def observed(name: str, step: int) -> tuple[Observation, Observation]:
+        number, folder = next(numbers), folder_of(options, name, step)
+        return engine.observe(f"{name}-{step}", number, folder), engine.observe(f"{name}-{step}", number, folder)
+
+    return fresh_of((*ATTACHED, "other"), observed)
 
 
-def base(options: argparse.Namespace) -> str:
-    folder = os.path.join(options.folder, "base")
-    model.write_checkpoint(folder, KIND, model.version_weights(KIND, 0))
-    return folder
-
-
-class Live:
-    """A vLLM whose adapters are attached, and their trainers."""
+class Live(Scene):
+    """A vLLM whose adapters are attached."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self.options = options
-        with open(os.path.join(options.folder, "fresh.json")) as file:
-            self._fresh = {key: Observation(*value) for key, value in json.load(file).items()}
+        super().__init__(options)
         self.engine = VllmEngine(base(options), options.tp, **options.engine)
-        self.trainers: dict[str, dws.Trainer] = {}
-        self._views: dict[str, Any] = {}
-        self.now: dict[str, str] = {}  # by name, the key of what it has to compute
-        self.compared = 0
-
-    def trainer(self, name: str, of: str = "") -> None:
-        """Registers adapter `of` with the sender of `name`."""
-        daemons = self.options.daemons[name]
-        self.trainers[name] = dws.Trainer(daemons["sender"], daemons["job_id"])
-        self._views[name] = self.trainers[name].register(registered(of or name, step_weights(of or name, 0)))
-
-    def publish(self, name: str, step: int, of: str = "") -> None:
-        """Publishes a step of adapter `of` and returns when the engine has it."""
-        for key, tensor in step_weights(of or name, step).items():
-            self._views[name][key].copy_(tensor)
-        trainer = self.trainers[name]
-        trainer.publish(trainer.last_version + 1)
-        trainer.wait(trainer.last_version, "all", WAIT_SECONDS)
-        self.now[name] = f"{of or name}-{step}"
 
     def attach(self, name: str, of: str = "", **more: Any) -> None:
         path = os.path.join(self.options.folder, f"{of or name}-0")
         self.engine.call("dws_attach_adapter", name, path, self.options.daemons[name]["receiver"], **more)
 
-    def require_all(self, when: str) -> None:
-        """Raises RuntimeError: an adapter does not compute what a fresh vLLM computes with its step."""
-        for name, number in ATTACHED.items():
-            found = self.engine.observe(name, number, os.path.join(self.options.folder, f"{name}-0"))
-            expected = self._fresh[self.now[name]]
-            if json.loads(json.dumps(found)) != json.loads(json.dumps(expected)):
-                parts = [part for part, a, b in zip(found._fields, found, expected) if json.dumps(a) != json.dumps(b)]
-                raise RuntimeError(f"{when}: '{name}' differs from a fresh vLLM with {self.now[name]} in its {parts}")
-            self.compared += 1
-
-    def require_refused(self, call: Callable[[], Any], *words: str) -> None:
-        """Raises RuntimeError: the call is not refused with these words, or changes an adapter."""
-        try:
-            call()
-        except Exception as error:  # pylint: disable=broad-except
-            missing = [word for word in words if word not in str(error)]
-            if missing:
-                raise RuntimeError(f"the refusal does not say {missing}: {error}") from error
-        else:
-            raise RuntimeError(f"it was not refused: expected {words}")
-        self.require_all(f"after the refusal with {words}")
+    def observe(self, name: str) -> Observation:
+        return self.engine.observe(name, ATTACHED[name], os.path.join(self.options.folder, f"{name}-0"))
 
 
 def live(options: argparse.Namespace) -> dict[str, Any]:
@@ -165,13 +94,12 @@ def refused_first(scene: Live) -> None:
 def evicted(scene: Live) -> None:
     """vLLM gives the slots of attached adapters to others, and takes the versions that come meanwhile."""
     folder = folder_of(scene.options, "other", 1)
-    fresh = scene._fresh["other-1"]
     for name in ATTACHED:
         found = scene.engine.observe("other", OTHER, folder)
-        if json.loads(json.dumps(found)) != json.loads(json.dumps(fresh)):
+        if not scene.is_fresh("other-1", found):
             raise RuntimeError("an adapter that is not attached differs from a fresh vLLM's")
         scene.publish(name, 2)  # one of the attached ones is not loaded now
-        if scene.engine.call("slot_digest", OTHER) != fresh.slots:
+        if scene.engine.call("slot_digest", OTHER) != scene.fresh["other-1"].slots:
             raise RuntimeError("a commit has written the slot of an adapter that is not attached")
         scene.require_all(f"after '{name}' was evicted")
 
@@ -197,34 +125,22 @@ def swapped(scene: Live) -> None:
 def torn(options: argparse.Namespace) -> dict[str, Any]:
     """Two adapters whose versions alternate while requests of both run."""
     engine = VllmEngine(base(options), options.tp, **options.engine)
-    publishers, tallies = {}, {}
+    publishers = {}
     for name, number in ATTACHED.items():
-        daemons = options.daemons[name]
-        engine.load(name, number, folder_of(options, name, 0))
-        publishers[name] = Publisher(daemons["sender"], daemons["job_id"], name, version_weights)
-        engine.call("dws_attach_adapter", name, folder_of(options, name, 0), daemons["receiver"])
+        folder = folder_of(options, name, 0)
+        engine.load(name, number, folder)
+        publishers[name] = publisher_of(options, name)
+        engine.call("dws_attach_adapter", name, folder, options.daemons[name]["receiver"])
         publishers[name].publish(0)
-    for name, number in ATTACHED.items():
-        references = []
-        for which in (0, 1):
-            publishers[name].publish(which)
-            references.append(engine.forced(name, number, folder_of(options, name, 0)))
-        tallies[name] = Tally(references)
-    for publisher in publishers.values():
-        publisher.alternate()
-    deadline = time.monotonic() + options.seconds
-    while time.monotonic() < deadline:
-        for name, number in ATTACHED.items():
-            tallies[name].add(engine.forced(name, number, os.path.join(options.folder, f"{name}-0")))
-    commits = {name: publisher.stop() for name, publisher in publishers.items()}
-    return {
-        name: {"steps": one.steps, "torn": one.torn, "versions": len(one.versions), "commits": commits[name]}
-        for name, one in tallies.items()
-    }
+
+    def request(name: str) -> list[Step]:
+        return engine.forced(name, ATTACHED[name], os.path.join(options.folder, f"{name}-0"))
+
+    return alternated(publishers, request, options.seconds, lambda: None)
 
 
 def main() -> int:
-    options = arguments()
+    options = arguments(__doc__)
     print_result({"fresh": fresh, "live": live, "torn": torn}[options.what](options))
     return 0
 

@@ -14,7 +14,7 @@ from tools.real.engines.observation import Sample
 _MODELS = {"glm4_moe", "llama", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"}
 
 
-def _other_models(packages: str) -> list[str]:
+def other_models(packages: str) -> list[str]:
     names = os.listdir(os.path.join(packages, "sglang", "srt", "models"))
     return sorted({name.removesuffix(".py") for name in names if name.endswith(".py")} - _MODELS)
 
@@ -38,7 +38,7 @@ class SglangServer(EngineServer):
         variables = {
             "SGLANG_CPU_OMP_THREADS_BIND": "|".join(map(str, range(ranks))),
             # It imports every model it knows, in each process: most of a start's time.
-            "SGLANG_DISABLED_MODEL_ARCHS": ",".join(_other_models(start.environment.packages)),
+            "SGLANG_DISABLED_MODEL_ARCHS": ",".join(other_models(start.environment.packages)),
         }
         if start.receiver is not None:
             variables["DWS_RECEIVER_SOCKET"] = start.receiver
