@@ -87,9 +87,11 @@ Status OnDemand::Connect(const Parts& parts) {
                                return peers_->state();
                              }},
       std::move(gather), options_.epoch.value());
+  exchange_ = std::make_unique<ObjectExchange>(options_.job_id, options_.rank,
+                                               options_.epoch.value(), *links_);
+  peer_objects_ = std::make_unique<PeerObjectServiceImpl>(options_.job_id, objects_,
+                                                          object_traffic_, &exchange_->store());
   if (options_.object_bytes > 0) {
-    peer_objects_ =
-        std::make_unique<PeerObjectServiceImpl>(options_.job_id, objects_, object_traffic_);
     object_service_ = std::make_unique<ObjectServiceImpl>(
         options_.job_id,
         ObjectServiceImpl::Parts{
@@ -130,6 +132,7 @@ void OnDemand::Stop() {
   if (peers_ != nullptr) peers_->SetStatus(nullptr);
   if (object_service_ != nullptr) object_service_->Stop();
   if (links_ != nullptr) links_->Stop();
+  if (exchange_ != nullptr) exchange_->Stop();
   if (cache_ != nullptr) cache_->Stop();
   if (service_ != nullptr) service_->Stop();
   if (engine_ != nullptr) engine_->Stop();

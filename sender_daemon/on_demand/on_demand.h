@@ -15,6 +15,7 @@
 #include "sender_daemon/on_demand/gather/gather.h"
 #include "sender_daemon/on_demand/gather/owner_links.h"
 #include "sender_daemon/on_demand/minibatch/minibatch_engine.h"
+#include "sender_daemon/on_demand/objects/object_exchange.h"
 #include "sender_daemon/on_demand/objects/object_services.h"
 #include "sender_daemon/on_demand/objects/object_store.h"
 #include "sender_daemon/on_demand/on_demand_service.h"
@@ -59,6 +60,8 @@ class OnDemand {
 
   // Refuses what no Step has led to.
   PublishGate gate();
+  // What this sender exchanges with those of the other ranks, after Start; null: no peers.
+  ObjectExchange* exchange() { return exchange_.get(); }
   // After Start.
   std::vector<GrpcServer::NamedService> for_senders();
   std::vector<GrpcServer::NamedService> for_rank();  // none: no peers
@@ -77,8 +80,9 @@ class OnDemand {
   std::unique_ptr<OnDemandService> service_;
   ObjectStore objects_;
   ObjectTraffic object_traffic_;
-  std::unique_ptr<PeerObjectServiceImpl> peer_objects_;  // null: no peers, or no objects
-  std::unique_ptr<ObjectServiceImpl> object_service_;    // the same
+  std::unique_ptr<ObjectExchange> exchange_;             // null: no peers
+  std::unique_ptr<PeerObjectServiceImpl> peer_objects_;  // null: no peers
+  std::unique_ptr<ObjectServiceImpl> object_service_;    // null: no peers, or no objects
 };
 
 }  // namespace dws

@@ -9,10 +9,9 @@
 #include <memory>
 #include <utility>
 
-#include "common/base/bytes.h"
 #include "common/base/utf8.h"
-#include "common/proto_convert/convert.h"
 #include "common/service/grpc/grpc_status.h"
+#include "sender_daemon/on_demand/objects/object_chunks.h"
 #include "sender_daemon/on_demand/objects/object_store.h"
 #include "sender_daemon/on_demand/objects/object_stream.h"
 
@@ -52,7 +51,7 @@ class Relay final : public grpc::ServerWriteReactor<v1::ObjectChunk> {
         ObjectTraffic& traffic)
       : link_(link),
         traffic_(traffic),
-        size_bytes_max_(request.size_bytes_max()),
+        chunks_(request.size_bytes_max()),
         stub_(v1::PeerObjectService::NewStub(link.channel())),
         call_(std::make_unique<ActiveCalls::Call>(link.calls(), timeout)) {
     request_.set_job_id(link.options().job_id);
@@ -111,37 +110,15 @@ class Relay final : public grpc::ServerWriteReactor<v1::ObjectChunk> {
 
  private:
   Status Check() {
-    if (std::exchange(first_, false)) {
-      DWS_RETURN_IF_ERROR(link_.CheckPeer(*call_->context()));
-      size_bytes_ = chunk_.size_bytes();
-      told_ = FromProto(chunk_.digest());
-      if (size_bytes_ > size_bytes_max_) {
-        return MakeStatus(absl::StatusCode::kOutOfRange,
-                          fmt::format("an object has {} bytes, expected at most {}", size_bytes_,
-                                      size_bytes_max_));
-      }
-    }
-    const uint64_t size = chunk_.data().size();
-    if (size > limits::kObjectChunkBytes || size > size_bytes_ - received_ ||
-        received_ % sizeof(uint64_t) != 0) {
-      return DataLossError(
-          "a chunk of {} bytes after {} of {}: expected at most {}, and multiples "
-          "of {} before the last one",
-          size, received_, size_bytes_, limits::kObjectChunkBytes, sizeof(uint64_t));
-    }
-    digest_ += DigestBytes(AsBytes(chunk_.data()), received_ / sizeof(uint64_t));
-    received_ += size;
-    return OkStatus();
+    if (chunks_.first()) DWS_RETURN_IF_ERROR(link_.CheckPeer(*call_->context()));
+    return chunks_.Add(chunk_);
   }
 
   grpc::Status Outcome(const grpc::Status& status) const {
     const TrainerRank rank = link_.options().owner;
     if (!wrong_.ok()) return Refused(link_, wrong_);
-    if (status.ok() && (first_ || received_ != size_bytes_ || digest_ != told_)) {
-      return Refused(link_,
-                     DataLossError("an object has arrived damaged: {} of {} bytes, expected "
-                                   "digest {}, found {}; fetch it again",
-                                   received_, size_bytes_, ToString(told_), ToString(digest_)));
+    if (const Status whole = chunks_.Finish(); status.ok() && !whole.ok()) {
+      return Refused(link_, whole);
     }
     if (status.ok()) return status;
     v1::ObjectRefusal refusal;
@@ -157,7 +134,7 @@ class Relay final : public grpc::ServerWriteReactor<v1::ObjectChunk> {
   OwnerLink& link_;
   ObjectTraffic& traffic_;
   uint64_t wait_ = 0;
-  const uint64_t size_bytes_max_;
+  ObjectChunks chunks_;
   const std::unique_ptr<v1::PeerObjectService::Stub> stub_;
   v1::FetchPeerObjectRequest request_;
   Mutex mutex_;
@@ -165,11 +142,6 @@ class Relay final : public grpc::ServerWriteReactor<v1::ObjectChunk> {
   Reader reader_{*this};
   v1::ObjectChunk chunk_;  // read and written in turns
   Status wrong_;           // why the other sender's answer is refused
-  bool first_ = true;
-  uint64_t size_bytes_ = 0;
-  uint64_t received_ = 0;
-  Digest told_;
-  Digest digest_;
 };
 
 void Reader::OnReadDone(bool ok) { relay_.OnChunk(ok); }

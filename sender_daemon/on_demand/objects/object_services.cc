@@ -12,6 +12,7 @@
 #include "common/service/grpc/grpc_status.h"
 #include "common/service/security/access.h"
 #include "common/service/sockets/unix_socket.h"
+#include "sender_daemon/on_demand/objects/object_exchange.h"
 #include "sender_daemon/on_demand/objects/object_relay.h"
 #include "sender_daemon/on_demand/objects/object_stream.h"
 
@@ -217,7 +218,10 @@ grpc::ServerWriteReactor<v1::ObjectChunk>* PeerObjectServiceImpl::Fetch(
                 fmt::format("the sender of trainer rank {}", asks));
   if (!known.ok()) return refuse(known);
   traffic_.OnReceived(request->ByteSizeLong());
-  return ObjectStream::Start(store_, FromProto(request->wanted()), &traffic_);
+  const bool exchanged =
+      exchanged_ != nullptr && request->wanted().key().name().starts_with(kExchangedName);
+  return ObjectStream::Start(exchanged ? *exchanged_ : store_, FromProto(request->wanted()),
+                             &traffic_);
 }
 
 }  // namespace dws

@@ -51,11 +51,13 @@ class ObjectServiceImpl final : public v1::ObjectService::CallbackService {
   Attachment::Ptr attachment_ GUARDED_BY(mutex_);  // its call
 };
 
-// For the senders of other ranks. Lifecycle: store and traffic outlive it. Threads: safe from any.
+// For the senders of other ranks. Lifecycle: stores and traffic outlive it. Threads: safe from any.
 class PeerObjectServiceImpl final : public v1::PeerObjectService::CallbackService {
  public:
-  PeerObjectServiceImpl(std::string job_id, ObjectStore& store, ObjectTraffic& traffic)
-      : job_id_(std::move(job_id)), store_(store), traffic_(traffic) {}
+  // `exchanged`: the objects of this sender itself (object_exchange.h); null: there are none.
+  PeerObjectServiceImpl(std::string job_id, ObjectStore& store, ObjectTraffic& traffic,
+                        ObjectStore* exchanged = nullptr)
+      : job_id_(std::move(job_id)), store_(store), traffic_(traffic), exchanged_(exchanged) {}
 
   grpc::ServerWriteReactor<v1::ObjectChunk>* Fetch(
       grpc::CallbackServerContext* context, const v1::FetchPeerObjectRequest* request) override;
@@ -64,6 +66,7 @@ class PeerObjectServiceImpl final : public v1::PeerObjectService::CallbackServic
   const std::string job_id_;
   ObjectStore& store_;
   ObjectTraffic& traffic_;
+  ObjectStore* const exchanged_;
 };
 
 }  // namespace dws
