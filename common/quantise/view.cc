@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <utility>
 
 #include "common/base/check.h"
@@ -193,70 +192,74 @@ Result<ViewLayout> ViewLayout::Create(std::string_view name, const RankLayout& t
   return result;
 }
 
-Status ViewLayout::FindMatrices(const View& view, const RankLayout& trainer) {
-  const OutputKind* const kind = view.recipe.Find(Role::kTensorScale);
-  if (kind == nullptr) return OkStatus();
+Result<std::map<size_t, size_t>> ViewLayout::FindMatrixTensors(const View& view,
+                                                               const RankLayout& trainer) {
   const std::vector<Shard>& shards = trainer.shards();
-  DWS_ASSIGN_OR_RETURN(
-      const auto shared,
-      FindShared(
-          view.shares, [&view](const TensorSpec& tensor) { return view.Quantises(tensor); },
-          trainer));
-  std::vector<size_t> set(shards.size());  // by shard: the first shard that shares its scale
-  std::iota(set.begin(), set.end(), 0);
+  const auto quantised = [&view](const TensorSpec& tensor) { return view.Quantises(tensor); };
+  DWS_ASSIGN_OR_RETURN(const auto shared, FindShared(view.shares, quantised, trainer));
+  std::map<size_t, size_t> set;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    if (quantised(shards[i].tensor)) set[i] = i;
+  }
   for (const std::vector<size_t>& members : shared) {
     for (const size_t member : members) set[member] = members.front();
   }
-  const auto stack_of = [](const TensorSpec& tensor, uint32_t slice, size_t dims) {
-    std::vector<DimRange> stack = tensor.Slice(slice);
-    stack.resize(dims);
-    return stack;
-  };
-  // By the set, and which matrices of its stacks.
-  std::map<std::pair<size_t, std::vector<std::pair<uint64_t, uint64_t>>>, size_t> numbers;
-  const auto number_of = [&](size_t shard, const std::vector<DimRange>& stack) {
-    std::vector<std::pair<uint64_t, uint64_t>> ranges;
-    uint64_t count = 1;
-    for (const DimRange& range : stack) {
-      ranges.emplace_back(range.begin, range.end);
-      count *= range.size();
+  std::map<size_t, uint32_t> parts;  // so far, by set
+  for (const auto& [i, of] : set) {
+    const TensorSpec& tensor = shards[i].tensor;
+    MatrixTensor made{.shard = i};
+    DWS_ASSIGN_OR_RETURN(const RankLayout whole, RankLayout::Create({Shard::Whole(tensor)}));
+    made.spec = whole.signature();
+    for (const Cuts& cuts : tensor.cuts) {
+      if (cuts.dim + 2 >= tensor.shape.size()) made.parts *= cuts.cell_count();
     }
-    const auto [found, added] = numbers.try_emplace({set[shard], ranges}, matrices_.size());
-    if (added) matrices_.push_back({.count = count, .slices = {}, .scales = {}});
-    return found->second;
-  };
+    made.first = parts[of];
+    parts[of] += made.parts;
+    matrix_tensors_.push_back(std::move(made));
+  }
+  return set;
+}
+
+Status ViewLayout::FindMatrices(const View& view, const RankLayout& trainer) {
+  const OutputKind* const kind = view.recipe.Find(Role::kTensorScale);
+  if (kind == nullptr) return OkStatus();
+  DWS_ASSIGN_OR_RETURN(const auto set, FindMatrixTensors(view, trainer));
+  std::map<size_t, MatrixTensor*> tensors;  // by shard
+  for (MatrixTensor& tensor : matrix_tensors_) tensors[tensor.shard] = &tensor;
+  std::map<std::pair<size_t, uint32_t>, size_t> numbers;  // by set and stack
   for (size_t s = 0; s < slices_.size(); ++s) {
     Slice& slice = slices_[s];
     if (!slice.grid.has_value()) continue;
     const RankLayout::SliceEntry& entry = trainer.slice(slice.from);
-    const TensorSpec& tensor = shards[entry.shard].tensor;
-    slice.matrices = number_of(entry.shard, stack_of(tensor, entry.slice, tensor.shape.size() - 2));
-    matrices_[*slice.matrices].slices.push_back(s);
+    MatrixTensor& tensor = *tensors[entry.shard];
+    const uint32_t stack = entry.slice / tensor.parts;
+    const auto [found, added] = numbers.try_emplace({set.at(entry.shard), stack}, matrices_.size());
+    if (added) matrices_.push_back({.count = slice.grid->shape().matrices});
+    Matrices& matrices = matrices_[found->second];
+    if (tensor.matrices.try_emplace(stack, found->second).second) matrices.parts += tensor.parts;
+    slice.matrices = found->second;
+    matrices.slices.push_back(s);
   }
-  for (size_t i = 0; i < shards.size(); ++i) {
-    const TensorSpec& tensor = shards[i].tensor;
-    if (!view.Quantises(tensor)) continue;
-    for (size_t c = 0; c < tensor.cuts.size(); ++c) {
-      if (tensor.cuts[c].dim + 2 < tensor.shape.size() ||
-          shards[i].cells[c].count == tensor.cuts[c].at.size() + 1) {
-        continue;
-      }
-      return InvalidArgumentError(
-          "tensor {}: recipe {} has one scale a matrix: expected whole matrices in a rank, found "
-          "a part of dimension {}",
-          tensor.name, view.recipe.id, tensor.cuts[c].dim);
-    }
-    const std::string name = NameOf(*kind, tensor.name);
+  for (const MatrixTensor& tensor : matrix_tensors_) {
+    const std::string name = NameOf(*kind, trainer.shards()[tensor.shard].tensor.name);
     const auto made =
         std::lower_bound(layout_.shards().begin(), layout_.shards().end(), name,
                          [](const Shard& a, const std::string& b) { return a.tensor.name < b; });
-    DWS_CHECK(made != layout_.shards().end() && made->tensor.name == name);
-    for (const uint32_t slice : SlicesIn(made->tensor, made->cells)) {
-      const size_t number = number_of(i, stack_of(made->tensor, slice, tensor.shape.size() - 2));
-      matrices_[number].scales.push_back(*layout_.Find(name, slice));
+    // Perhaps another rank has it.
+    if (made == layout_.shards().end() || made->tensor.name != name) continue;
+    for (const uint32_t stack : SlicesIn(made->tensor, made->cells)) {
+      matrices_[tensor.matrices.at(stack)].scales.push_back(*layout_.Find(name, stack));
     }
   }
   return OkStatus();
+}
+
+std::optional<std::string> ViewLayout::DividedTensor(const RankLayout& trainer) const {
+  for (const Matrices& matrices : matrices_) {
+    if (!matrices.IsDivided()) continue;
+    return trainer.tensor(slices_[matrices.slices.front()].from).name;
+  }
+  return std::nullopt;
 }
 
 Status ViewLayout::FindConstants(const View& view, const RankLayout& trainer) {

@@ -4,12 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/model/digest/digest.h"
 #include "common/model/layout.h"
 #include "common/model/refinement.h"
 #include "common/quantise/recipe.h"
@@ -53,12 +55,24 @@ class ViewLayout {
     std::optional<TileGrid> grid;    // none: it is copied
     std::optional<size_t> matrices;  // in matrices(), where the recipe has one scale a matrix
   };
-  // Slices whose matrices share their scales, the first with the first: all parts of the same
-  // matrices, and of those that share their scales.
+  // Slices whose matrices share their scales, the first with the first: all parts that the rank has
+  // of the same matrices, and of those that share their scales.
   struct Matrices {
     uint64_t count = 0;          // of matrices in each stack
+    uint32_t parts = 0;          // slices that make them up in all ranks
     std::vector<size_t> slices;  // in slices()
     std::vector<RankSlice> scales;
+
+    // Returns whether other ranks have parts of them.
+    bool IsDivided() const { return slices.size() < parts; }
+  };
+  // A tensor of the trainer's that is quantised, where the recipe has one scale a matrix.
+  struct MatrixTensor {
+    size_t shard = 0;    // in the trainer's layout
+    Digest spec;         // ranks that cut the tensor alike have the same one
+    uint32_t parts = 1;  // slices that make up one stack of its matrices, in all ranks
+    uint32_t first = 0;  // what Matrices::parts counts before its parts
+    std::map<uint32_t, size_t> matrices = {};  // in matrices(), by stack: a slice's number / parts
   };
   // A tensor of the view whose bytes follow from shapes alone.
   struct Constant {
@@ -67,8 +81,7 @@ class ViewLayout {
   };
 
   // INVALID_ARGUMENT, naming the tensor: a cut divides a tile, and which boundaries to use; its
-  // shape does not fit; two tensors get one name; the rank has a part of a matrix that has one
-  // scale; FindShared.
+  // shape does not fit; two tensors get one name; FindShared.
   static Result<ViewLayout> Create(std::string_view name, const RankLayout& trainer);
 
   const Recipe& recipe() const { return recipe_; }
@@ -76,17 +89,24 @@ class ViewLayout {
   const std::vector<Slice>& slices() const { return slices_; }  // by `from`, ascending
   const std::vector<Constant>& constants() const { return constants_; }
   const std::vector<Matrices>& matrices() const { return matrices_; }
+  const std::vector<MatrixTensor>& matrix_tensors() const { return matrix_tensors_; }
+  // Returns the name of a tensor that must have one scale a matrix, and of whose matrices other
+  // ranks have parts; nullopt: there is none.
+  std::optional<std::string> DividedTensor(const RankLayout& trainer) const;
 
  private:
   ViewLayout() = default;
   Status FindConstants(const View& view, const RankLayout& trainer);
   Status FindMatrices(const View& view, const RankLayout& trainer);
+  // Returns, by shard, the first shard that shares its scale, and adds all to matrix_tensors_.
+  Result<std::map<size_t, size_t>> FindMatrixTensors(const View& view, const RankLayout& trainer);
 
   Recipe recipe_;
   RankLayout layout_;
   std::vector<Slice> slices_;
   std::vector<Constant> constants_;
   std::vector<Matrices> matrices_;
+  std::vector<MatrixTensor> matrix_tensors_;  // by shard, ascending
 };
 
 }  // namespace dws::quantise

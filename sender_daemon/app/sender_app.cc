@@ -174,6 +174,7 @@ void SenderApp::StartPipeline() {
           [this](const RankState& state, const RetainedVersion& version) {
             metrics_.OnPublished(state, version);
             history_.OnPublished(state, version);
+            views_->OnRecorded(version.version);
           }});
 }
 
@@ -238,7 +239,11 @@ void SenderApp::StartSession() {
       .clock = clock_,
       .log_limits = {.bytes_max = options_.retain_bytes, .versions_max = options_.retain_versions},
       .kept = options_.shared_dir.views,
-      .on_captured = [this](Duration time) { metrics_.OnViewsCaptured(time); }});
+      .on_captured = [this](Duration time) { metrics_.OnViewsCaptured(time); },
+      .on_late =
+          [this](const RankStatePtr& view) {
+            for (const auto& sink : sinks_) sink->OfferView(view);
+          }});
   session_ = std::make_unique<TrainerSession>(
       TrainerSession::Options{
           .job_id = options_.job_id,
@@ -342,6 +347,7 @@ Status SenderApp::Serve() {
             return session_->CheckWait(wait);
           },
   }));
+  views_->SetExchange(on_demand_->exchange());
   trainer_service_ = std::make_unique<TrainerServiceImpl>(clock_, *trainer_executor_, *session_,
                                                           *hub_, metrics_, on_demand_->gate());
   // One for each server, over the same parts.

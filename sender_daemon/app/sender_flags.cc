@@ -78,9 +78,10 @@ void AddBroadcastFlags(CLI::App& app, SenderOptions& options) {
 }
 
 void AddTrainFlags(CLI::App& app, SenderOptions& options) {
-  app.add_option("--train-peers", options.train_peers,
-                 "Train on demand: addresses of the senders of all trainer ranks, by rank, this "
-                 "one's too (HOST:PORT or unix:PATH)")
+  app.add_option(
+         "--train-peers", options.train_peers,
+         "Addresses of the senders of all trainer ranks, by rank, this one's too (HOST:PORT "
+         "or unix:PATH): to train on demand, and for views with one scale a matrix")
       ->type_name("ADDRESS,...")
       ->delimiter(',')
       ->allow_extra_args(false);

@@ -30,6 +30,8 @@ class VersionSink {
   virtual void Refine(const RankStatePtr& /*state*/) {}
   // `state` has a new version. Never blocks.
   virtual void Offer(const RankStatePtr& state) = 0;
+  // A view has the trainer's newest version later than the trainer's own state. Never blocks.
+  virtual void OfferView(const RankStatePtr& /*view*/) {}
   // Everything offered is published, or was tried and failed.
   virtual bool settled() const { return true; }
   // Returns the failure that prevents publishing; nullopt: none is known.

@@ -22,6 +22,7 @@ class AnnouncementSink final : public VersionSink {
   void Refine(const RankStatePtr& state) override { hub_.Welcome(state); }
   // The receivers' announcements are made from the hub's current state when they are written.
   void Offer(const RankStatePtr& /*state*/) override { hub_.Announce(); }
+  void OfferView(const RankStatePtr& view) override { hub_.Announce(view->layout().view()); }
   void Disconnect() override { hub_.Stop(); }
   void Stop() override { hub_.Stop(); }
   void FillStatus(v1::SenderStatus& status) const override;

@@ -213,16 +213,24 @@ void ReceiverHub::Forget() {
   for (const auto& connection : Connections()) connection->Close(UnavailableError("{}", reason));
 }
 
-void ReceiverHub::Announce() {
+void ReceiverHub::Announce(const std::optional<std::string>& view) {
   std::vector<std::string> wrong;
   {
     MutexLock lock(mutex_);
     const RetainedVersionPtr newest = rank_ == nullptr ? nullptr : rank_->log->Newest();
     if (newest != nullptr) {
       std::vector<Digest> tokens = {newest->manifest.state_token};
-      for (const auto& [name, view] : views_) {
-        const RetainedVersionPtr same = view->log->Find(newest->version);
+      std::set<std::string> later;  // views that may have it later
+      for (const auto& [name, state] : views_) {
+        const RetainedVersionPtr same = state->log->Find(newest->version);
         if (same != nullptr) tokens.push_back(same->manifest.state_token);
+        if (same == nullptr) later.insert(name);
+      }
+      for (const auto& [id, receiver] : state_.receivers()) {
+        if (!receiver.connection.has_value() || !links_.contains(*receiver.connection)) continue;
+        if (later.contains(links_[*receiver.connection].view)) {
+          tokens.push_back(receiver.committed_token);  // nothing to compare it with
+        }
       }
       wrong = state_.OnPublished(newest->version, tokens);
     }
@@ -233,7 +241,9 @@ void ReceiverHub::Announce() {
                 {"reason", fmt::format("its weights are not those that are published now: {}",
                                        kNumbersBeganAgain)}});
   }
-  for (const auto& connection : Connections()) connection->AnnounceDue();
+  for (const auto& connection : view.has_value() ? Followers(*view) : Connections()) {
+    connection->AnnounceDue();
+  }
   FinishWaits();
 }
 

@@ -75,8 +75,9 @@ class ReceiverHub {
   // The state is no longer served: waits end with ABORTED, connections are closed so that receivers
   // connect again, and the receivers' reports about its stream no longer count.
   void Forget();
-  // A version was published in the current state.
-  void Announce();
+  // A version was published in the current state. `view`: it was published before, and this view
+  // has it now.
+  void Announce(const std::optional<std::string>& view = std::nullopt);
   // The version that is being captured in the current state may be fetched already, or was given
   // up.
   void Replacing();

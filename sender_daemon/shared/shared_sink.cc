@@ -172,6 +172,12 @@ void SharedSink::Offer(const RankStatePtr& state) {
   }
 }
 
+void SharedSink::OfferView(const RankStatePtr& view) {
+  for (const auto& [name, publisher] : published_) {
+    if (name == view->layout().view()) publisher->Offer(view);
+  }
+}
+
 bool SharedSink::settled() const {
   return std::ranges::all_of(published_, [](const auto& of) { return of.publisher->settled(); });
 }

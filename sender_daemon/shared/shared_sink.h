@@ -49,6 +49,7 @@ class SharedSink final : public VersionSink {
 
   std::string_view name() const override { return "shared-dir"; }
   void Offer(const RankStatePtr& state) override;
+  void OfferView(const RankStatePtr& view) override;
   void Refine(const RankStatePtr& state) override;
   bool settled() const override;
   std::optional<PlaceFailure> failure() const override;

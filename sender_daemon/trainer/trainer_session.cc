@@ -329,6 +329,7 @@ Status TrainerSession::AdmitVersion(WeightVersion version) const {
 }
 
 void TrainerSession::OpenVersion(Live& live, WeightVersion version, bool full) {
+  if (parts_.views != nullptr) parts_.views->OnOpening();
   const std::optional<DeltaProfile> decided = Decided(options_.profile);
   const DeltaProfile profile = decided.has_value() ? *decided : state_->log->Asked();
   const bool fast_links = !options_.feeds_directory && (decided == DeltaProfile::kDirect ||
@@ -338,7 +339,6 @@ void TrainerSession::OpenVersion(Live& live, WeightVersion version, bool full) {
   live.open_version = std::make_unique<Capture>(*state_->snapshot, *parts_.pool, version, profile,
                                                 cause, WhenFetchable());
   if (cause != FullCause::kNone) parts_.on_replacing();
-  if (parts_.views != nullptr) parts_.views->OnOpened();
 }
 
 void TrainerSession::GiveUpVersion(Live& live) {

@@ -8,7 +8,10 @@
 #include <set>
 #include <utility>
 
+#include "common/base/bytes.h"
+#include "common/base/check.h"
 #include "common/base/log/log.h"
+#include "common/model/digest/digest.h"
 #include "common/model/identity_limits.h"
 #include "common/model/limits.h"
 
@@ -19,6 +22,14 @@ namespace {
 constexpr std::chrono::minutes kUnusedMax{2};
 // How long a view that begins waits for the trainer's newest version to be recorded.
 constexpr std::chrono::seconds kSealWait{1};
+// How long a version of the trainer's waits for the exchange about the version before.
+constexpr std::chrono::seconds kExchangeWait{1};
+
+// The name of what senders exchange about a view.
+std::string ExchangedName(const std::string& view) {
+  const Digest digest = DigestBytes(AsBytes(view), 0);
+  return fmt::format("{}{:016x}{:016x}", kExchangedName, digest.lane0, digest.lane1);
+}
 
 }  // namespace
 
@@ -69,6 +80,8 @@ Status FollowedViews::Begin(const std::string& name, const RetainedVersionPtr& f
   Followed followed{.view = nullptr, .used_at = parts_.clock.Now()};
   if (trainer_ != nullptr) {  // if there is no state yet, OnState begins it
     DWS_ASSIGN_OR_RETURN(followed.view, ViewSnapshot::Create(name, trainer_, parts_.log_limits));
+    DWS_RETURN_IF_ERROR(
+        CheckDivided(followed.view->view(), trainer_->layout(), trainer_->world_size));
     LogInfo("view_begun",
             {{"view", name}, {"bytes", followed.view->state()->layout().size_bytes()}});
     followed.former = former;
@@ -81,22 +94,163 @@ Status FollowedViews::Begin(const std::string& name, const RetainedVersionPtr& f
 void FollowedViews::Fill(const std::string& name, Followed& followed) {
   ViewSnapshot& view = *followed.view;
   const std::optional<WeightVersion> version = trainer_->snapshot->version();
-  const bool lacks = version.has_value() && !open_ && !view.state()->snapshot->newest().has_value();
-  // A version that is not recorded yet is not announced. The next version then fills the view.
-  if (lacks && parts_.pipeline.Drain(kSealWait).ok()) {
+  const bool divided = view.is_divided();
+  const std::optional<WeightVersion> newest = view.state()->snapshot->newest();
+  const bool has = divided ? newest == version || followed.pending.has_value() : newest.has_value();
+  // A version that is not recorded, yet or ever, is not announced. The next version then fills the
+  // view.
+  if (version.has_value() && !open_ && !has && parts_.pipeline.Drain(kSealWait).ok() &&
+      trainer_->log->Find(*version) != nullptr) {
     const TimePoint began = parts_.clock.Now();
-    SealJob job{.state = view.state(),
-                .captured = view.CaptureVersion(*version, nullptr, parts_.pool),
-                .accepted_at = began};
-    job.capture_seconds = ToSeconds(parts_.clock.Now() - began);
-    RetainedVersionPtr sealed = Seal(std::move(job));
-    if (followed.former != nullptr && followed.former->version == *version) {
-      sealed = Restated(*followed.former, view.state()->layout().signature(), sealed->after);
+    if (divided) {
+      view.Measure(*version, nullptr, parts_.pool);
+      followed.pending = {.version = *version};
+    } else {
+      Retain(followed, view.CaptureVersion(*version, nullptr, parts_.pool), began);
     }
-    view.state()->log->Append(std::move(sealed));
-    followed.former = nullptr;
+    if (Exchanges(view)) Tell(MessageOf(followed, *version));
   }
   parts_.hub.SetView(name, view.state());
+}
+
+void FollowedViews::Retain(Followed& followed, CapturedVersion captured, TimePoint began) {
+  const RankStatePtr& state = followed.view->state();
+  const WeightVersion version = captured.version;
+  SealJob job{.state = state, .captured = std::move(captured), .accepted_at = began};
+  job.capture_seconds = ToSeconds(parts_.clock.Now() - began);
+  RetainedVersionPtr sealed = Seal(std::move(job));
+  if (followed.former != nullptr && followed.former->version == version) {
+    sealed = Restated(*followed.former, state->layout().signature(), sealed->after);
+  }
+  state->log->Append(std::move(sealed));
+  followed.former = nullptr;
+}
+
+Status FollowedViews::CheckDivided(const quantise::ViewLayout& view, const RankLayout& trainer,
+                                   uint32_t world_size) const {
+  const std::optional<std::string> tensor = view.DividedTensor(trainer);
+  if (!tensor.has_value()) return OkStatus();
+  const std::string what =
+      fmt::format("tensor {}: recipe {} has one scale a matrix, and other trainer ranks have parts",
+                  *tensor, view.recipe().id);
+  if (exchange_ == nullptr) {
+    return InvalidArgumentError(
+        "{}: start the senders of all ranks with --train-peers, by which they exchange the amax",
+        what);
+  }
+  if (exchange_->ranks() == world_size) return OkStatus();
+  return InvalidArgumentError(
+      "{}: expected --train-peers to name the senders of all {} ranks, found {}", what, world_size,
+      exchange_->ranks());
+}
+
+bool FollowedViews::Exchanges(const ViewSnapshot& view) const {
+  return exchange_ != nullptr && view.view().recipe().has_tensor_scale;
+}
+
+FollowedViews::Untold FollowedViews::MessageOf(const Followed& followed,
+                                               WeightVersion version) const {
+  ViewSnapshot& view = *followed.view;
+  const MatrixAmax& amax = view.Measure(version, nullptr, parts_.pool);
+  return {.view = followed.view,
+          .version = version,
+          .message = AmaxMessage({.stream = view.state()->stream, .version = version}, view.view(),
+                                 view.trainer().layout(), amax)};
+}
+
+// A rank without parts of its own is asked, too, because the others cannot know that.
+void FollowedViews::Tell(Untold untold) {
+  const std::string name = untold.view->view().layout().view();
+  ObjectExchange::Take take;
+  if (untold.view->is_divided()) {
+    take = [this, name, view = untold.view,
+            version = untold.version](const std::vector<ObjectExchange::Bytes>& objects) -> Status {
+      OtherAmax all({.stream = view->state()->stream, .version = version}, view->view(),
+                    view->trainer().layout());
+      for (const ObjectExchange::Bytes& object : objects) {
+        if (!object.empty()) DWS_RETURN_IF_ERROR(all.Add(object));
+      }
+      DWS_ASSIGN_OR_RETURN(MatrixAmax::Others others, std::move(all).Finish());
+      {
+        MutexLock lock(mutex_);
+        arrived_[name] = {.view = view, .version = version, .others = std::move(others)};
+      }
+      arrival_.NotifyAll();
+      // If nobody takes it there, the next version does when it begins.
+      (void)parts_.executor.Post([this, name] {
+        const auto found = followed_.find(name);
+        if (found != followed_.end()) Complete(name, found->second);
+      });
+      return OkStatus();
+    };
+  }
+  const Status begun =
+      exchange_->Begin({.name = ExchangedName(name), .number = untold.version.value()},
+                       std::move(untold.message), std::move(take));
+  if (!begun.ok()) {
+    LogWarning("view_not_exchanged",
+               {{"view", name}, {"version", untold.version.value()}, {"reason", Message(begun)}});
+  }
+}
+
+void FollowedViews::OnRecorded(WeightVersion version) {
+  std::vector<Untold> untold;
+  {
+    MutexLock lock(mutex_);
+    std::erase_if(untold_, [&](Untold& one) {
+      if (one.version != version) return false;
+      untold.push_back(std::move(one));
+      return true;
+    });
+  }
+  for (Untold& one : untold) Tell(std::move(one));
+}
+
+void FollowedViews::Complete(const std::string& name, Followed& followed) {
+  if (!followed.pending.has_value() || open_) return;
+  const Pending& pending = *followed.pending;
+  MatrixAmax::Others others;
+  {
+    MutexLock lock(mutex_);
+    const auto found = arrived_.find(name);
+    if (found == arrived_.end() || !found->second.IsFor(followed)) return;
+    others = std::move(found->second.others);
+    arrived_.erase(found);
+  }
+  DWS_CHECK(trainer_->snapshot->version() == pending.version);
+  const TimePoint began = parts_.clock.Now();
+  Retain(followed,
+         followed.view->CaptureVersion(pending.version, pending.steps.get(), parts_.pool, &others),
+         began);
+  parts_.on_captured(parts_.clock.Now() - began);
+  followed.pending.reset();
+  followed.in_time = true;
+  parts_.on_late(followed.view->state());
+}
+
+void FollowedViews::OnOpening() {
+  const TimePoint until = parts_.clock.Now() + kExchangeWait;
+  for (auto& [name, followed] : followed_) {
+    if (!followed.pending.has_value()) continue;
+    const WeightVersion version = followed.pending->version;
+    {
+      MutexLock lock(mutex_);
+      while (followed.in_time && parts_.clock.Now() < until) {
+        const auto found = arrived_.find(name);
+        if (found != arrived_.end() && found->second.IsFor(followed)) break;
+        arrival_.WaitFor(mutex_, until - parts_.clock.Now());
+      }
+    }
+    Complete(name, followed);
+    if (!followed.pending.has_value()) continue;
+    followed.pending.reset();
+    if (!std::exchange(followed.in_time, false)) continue;
+    LogWarning("view_version_left_out",
+               {{"view", name},
+                {"version", version.value()},
+                {"reason", Message(exchange_->Awaited(ExchangedName(name)))}});
+  }
+  open_ = true;
 }
 
 void FollowedViews::OnState(RankStatePtr trainer) {
@@ -115,6 +269,7 @@ void FollowedViews::OnState(RankStatePtr trainer) {
   }
   for (const std::string& name : parts_.kept) views.try_emplace(name);
   followed_.clear();  // before the next ones take memory
+  ForgetExchanges();
   for (const auto& [name, former] : views) {
     if (const Status begun = Begin(name, former); !begun.ok()) {
       LogWarning("view_ended", {{"view", name}, {"reason", Message(begun)}});
@@ -126,7 +281,9 @@ void FollowedViews::OnState(RankStatePtr trainer) {
 Status FollowedViews::CheckLayout(const RankLayout& trainer) const {
   for (const auto& [name, followed] : followed_) {
     if (followed.view == nullptr) continue;
-    const Status fits = quantise::ViewLayout::Create(name, trainer).status();
+    const auto view = quantise::ViewLayout::Create(name, trainer);
+    Status fits = view.status();
+    if (fits.ok()) fits = CheckDivided(*view, trainer, trainer_->world_size);
     if (!fits.ok()) return Annotate(fits, fmt::format("view '{}', which is followed", name));
   }
   return OkStatus();
@@ -135,7 +292,15 @@ Status FollowedViews::CheckLayout(const RankLayout& trainer) const {
 void FollowedViews::Forget() {
   trainer_ = nullptr;
   followed_.clear();
+  ForgetExchanges();
   open_ = false;
+}
+
+void FollowedViews::ForgetExchanges() {
+  if (exchange_ != nullptr) exchange_->BeginAgain();
+  MutexLock lock(mutex_);
+  untold_.clear();
+  arrived_.clear();
 }
 
 void FollowedViews::OnGivenUp() {
@@ -157,6 +322,7 @@ void FollowedViews::DropUnused() {
     }
     LogInfo("view_dropped", {{"view", it->first}, {"reason", "nobody follows it"}});
     parts_.hub.SetView(it->first, nullptr);
+    if (exchange_ != nullptr) exchange_->End(ExchangedName(it->first));
     it = followed_.erase(it);
   }
 }
@@ -167,12 +333,30 @@ std::vector<ViewJob> FollowedViews::OnCaptured(const CapturedVersion& captured) 
   std::vector<ViewJob> jobs;
   if (followed_.empty()) return jobs;
   const TimePoint began = parts_.clock.Now();
+  std::vector<Untold> untold;
+  std::shared_ptr<const CapturedVersion> steps;
   for (auto& [name, followed] : followed_) {
     if (followed.view == nullptr) continue;
+    ViewSnapshot& view = *followed.view;
     followed.former = nullptr;
-    jobs.push_back(
-        {.state = followed.view->state(),
-         .captured = followed.view->CaptureVersion(captured.version, &captured, parts_.pool)});
+    if (view.is_divided()) {
+      view.Measure(captured.version, &captured, parts_.pool);
+      if (steps == nullptr && captured.base.has_value()) {
+        steps = std::make_shared<const CapturedVersion>(CapturedVersion{.version = captured.version,
+                                                                        .base = captured.base,
+                                                                        .blocks = captured.blocks,
+                                                                        .mended = captured.mended});
+      }
+      followed.pending = {.version = captured.version, .steps = steps};
+    } else {
+      jobs.push_back({.state = view.state(),
+                      .captured = view.CaptureVersion(captured.version, &captured, parts_.pool)});
+    }
+    if (Exchanges(view)) untold.push_back(MessageOf(followed, captured.version));
+  }
+  {
+    MutexLock lock(mutex_);
+    untold_ = std::move(untold);
   }
   if (!jobs.empty()) parts_.on_captured(parts_.clock.Now() - began);
   return jobs;

@@ -1,11 +1,18 @@
 // The views that receivers follow: begins a view when the first receiver asks for it, keeps it up
 // to date with every version, and drops it when nobody has followed it for a while. Views that are
 // published to a shared directory are begun with the trainer's state, and kept.
+//
+// If a recipe has one scale a matrix and the matrices lie over several trainer ranks, the senders
+// exchange their amax (rank_amax.h), once a version and as soon as it is recorded: its number then
+// names these weights for good. A view gets the version when all ranks' amax of it are there, after
+// the trainer's own state, or never: the trainer's next version changes the weights. So the next
+// one waits for the exchange, for a moment, and what comes too late is left out.
 #pragma once
 
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,8 +21,10 @@
 #include "common/base/threads/executor.h"
 #include "common/base/threads/mutex.h"
 #include "common/base/threads/thread_pool.h"
+#include "sender_daemon/on_demand/objects/object_exchange.h"
 #include "sender_daemon/publish/publish_pipeline.h"
 #include "sender_daemon/serve/receiver_hub.h"
+#include "sender_daemon/views/rank_amax.h"
 #include "sender_daemon/views/view_snapshot.h"
 
 namespace dws {
@@ -33,8 +42,13 @@ class FollowedViews {
     DeltaLogLimits log_limits;
     std::vector<std::string> kept = {};         // names that ParseView accepts
     std::function<void(Duration)> on_captured;  // how long the views of a version took
+    // A view has the trainer's newest version, which was announced without it.
+    std::function<void(const RankStatePtr&)> on_late;
   };
   explicit FollowedViews(const Parts& parts) : parts_(parts) {}
+
+  // Before the first call of another method. Null: this sender knows none of the other ranks.
+  void SetExchange(ObjectExchange* exchange) { exchange_ = exchange; }
 
   using Refused = std::function<void(const Status&)>;
   // A receiver follows the view of this name, which ParseView accepts; it gets a welcome once the
@@ -50,29 +64,72 @@ class FollowedViews {
   Status CheckLayout(const RankLayout& trainer) const;
   // The stream was forgotten.
   void Forget();
-  // The trainer has begun a version, which changes its snapshot until OnCaptured or OnGivenUp.
-  void OnOpened() { open_ = true; }
+  // The trainer begins a version, which changes its snapshot until OnCaptured or OnGivenUp.
+  void OnOpening();
   void OnGivenUp();
-  // Returns each view at the same version, to be sealed with it.
+  // Returns each view at the same version, to be sealed with it; without those that have it later.
   std::vector<ViewJob> OnCaptured(const CapturedVersion& captured);
+  // The newest version is recorded. Threads: any.
+  void OnRecorded(WeightVersion version);
 
  private:
+  // A version that a view gets when the other ranks' amax have come.
+  struct Pending {
+    WeightVersion version;
+    std::shared_ptr<const CapturedVersion> steps = nullptr;  // from the version before; or null
+  };
   struct Followed {
-    std::unique_ptr<ViewSnapshot> view;  // null before the trainer has registered
+    std::shared_ptr<ViewSnapshot> view;  // null before the trainer has registered
     TimePoint used_at;                   // when it had a follower last, as far as was looked
     // The newest version in the layouts before this one. Receivers may still report its state
     // tokens.
     RetainedVersionPtr former = nullptr;
+    std::optional<Pending> pending = std::nullopt;
+    bool in_time = true;  // the last exchange was: the next one is waited for
+  };
+  // What a view tells the other ranks once the version is recorded.
+  struct Untold {
+    std::shared_ptr<ViewSnapshot> view;
+    WeightVersion version;
+    std::vector<std::byte> message;
+  };
+  // What the other ranks have told. The view is of one stream and layout, so the version names one
+  // state of weights.
+  struct Arrived {
+    std::weak_ptr<const ViewSnapshot> view;
+    WeightVersion version;
+    MatrixAmax::Others others;
+
+    bool IsFor(const Followed& followed) const {
+      return view.lock() == followed.view && followed.pending.has_value() &&
+             version == followed.pending->version;
+    }
   };
   void BeginAsked();
   Status Begin(const std::string& name, const RetainedVersionPtr& former = nullptr);
   // Captures the trainer's newest version, if the view has none and no other is being captured.
   void Fill(const std::string& name, Followed& followed);
   void DropUnused();
+  void ForgetExchanges();
+  // Checks that matrices which lie over several ranks can be followed.
+  Status CheckDivided(const quantise::ViewLayout& view, const RankLayout& trainer,
+                      uint32_t world_size) const;
+  bool Exchanges(const ViewSnapshot& view) const;
+  // The view's amax of the trainer's version, which was measured.
+  Untold MessageOf(const Followed& followed, WeightVersion version) const;
+  void Tell(Untold untold);
+  // Gives the view its version if the other ranks' amax have come.
+  void Complete(const std::string& name, Followed& followed);
+  // Seals the captured version and retains it.
+  void Retain(Followed& followed, CapturedVersion captured, TimePoint began);
 
   const Parts parts_;
+  ObjectExchange* exchange_ = nullptr;
   Mutex mutex_;
+  CondVar arrival_;
   std::map<std::string, std::vector<Refused>> asked_ GUARDED_BY(mutex_);  // since the last task
+  std::vector<Untold> untold_ GUARDED_BY(mutex_);
+  std::map<std::string, Arrived> arrived_ GUARDED_BY(mutex_);  // by name
   // On the executor:
   bool open_ = false;
   RankStatePtr trainer_;

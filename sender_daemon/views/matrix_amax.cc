@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/instruction_set.h"
 #include "common/model/limits.h"
 #include "common/quantise/quantise.h"
@@ -25,8 +26,7 @@ std::span<const uint16_t> MatrixAmax::Of(const quantise::ViewLayout::Slice& slic
   return shared_[*slice.matrices];
 }
 
-std::vector<bool> MatrixAmax::Update(Snapshot& trainer, std::span<const Steps> steps,
-                                     ThreadPool& pool) {
+void MatrixAmax::Measure(Snapshot& trainer, std::span<const Steps> steps, ThreadPool& pool) {
   std::vector<size_t> whole;  // slices
   std::vector<std::pair<size_t, uint32_t>> works;
   for (size_t s = 0; s < view_.slices().size(); ++s) {
@@ -49,11 +49,17 @@ std::vector<bool> MatrixAmax::Update(Snapshot& trainer, std::span<const Steps> s
   std::vector<Moved> found;
   for (const Scratch& one : scratch) found.insert(found.end(), one.moved.begin(), one.moved.end());
   Move(trainer, std::move(found), pool);
+}
 
+std::vector<bool> MatrixAmax::Share(const Others& others) {
   std::vector<bool> moved(view_.matrices().size());
+  DWS_CHECK(others.size() == moved.size());
   for (size_t m = 0; m < moved.size(); ++m) {
-    std::vector<uint16_t> amax(view_.matrices()[m].count);
-    for (const size_t s : view_.matrices()[m].slices) {
+    const quantise::ViewLayout::Matrices& matrices = view_.matrices()[m];
+    DWS_CHECK(others[m].size() == (matrices.IsDivided() ? matrices.count : 0));
+    std::vector<uint16_t> amax(matrices.count);
+    for (size_t i = 0; i < others[m].size(); ++i) amax[i] = others[m][i];
+    for (const size_t s : matrices.slices) {
       for (size_t i = 0; i < amax.size(); ++i) amax[i] = std::max(amax[i], parts_[s][i]);
     }
     moved[m] = amax != shared_[m];

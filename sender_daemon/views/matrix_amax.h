@@ -25,9 +25,18 @@ class MatrixAmax {
   explicit MatrixAmax(const quantise::ViewLayout& view)
       : view_(view), parts_(view.slices().size()), shared_(view.matrices().size()) {}
 
-  // `steps`: by view.slices(); the first time all are nullopt. `trainer` has the newest version.
-  // Returns which of view.matrices() have another amax than before, or have their first.
-  std::vector<bool> Update(Snapshot& trainer, std::span<const Steps> steps, ThreadPool& pool);
+  // Measures the rank's own parts. `steps`: by view.slices(), since the last call; the first time
+  // all are nullopt. `trainer` has the newest version.
+  void Measure(Snapshot& trainer, std::span<const Steps> steps, ThreadPool& pool);
+  // The amax of each matrix in one of view.slices(), as measured.
+  std::span<const uint16_t> OfPart(size_t slice) const { return parts_[slice]; }
+
+  // By view.matrices(): the amax that other ranks have found, of each matrix; empty: none has a
+  // part.
+  using Others = std::vector<std::vector<uint16_t>>;
+  // From now on Shared() and Of() are those of what was measured, and of `others`. Returns which of
+  // view.matrices() have another amax than before, or have their first.
+  std::vector<bool> Share(const Others& others);
 
   // By matrix of the stack: the amax of all that share the scale. By view.matrices().
   std::span<const uint16_t> Shared(size_t matrices) const { return shared_[matrices]; }
@@ -52,7 +61,7 @@ class MatrixAmax {
   void Move(Snapshot& trainer, std::vector<Moved> moved, ThreadPool& pool);
 
   const quantise::ViewLayout& view_;
-  std::vector<std::vector<uint16_t>> parts_;   // by view_.slices(): of the slice's own matrices
+  std::vector<std::vector<uint16_t>> parts_;   // by view_.slices(): of the slice's own part
   std::vector<std::vector<uint16_t>> shared_;  // by view_.matrices()
 };
 

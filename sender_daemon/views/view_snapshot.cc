@@ -59,6 +59,11 @@ uint64_t TilesOf(const quantise::ViewLayout::Slice& slice) {
   return keeps ? slice.grid->tile_count() : 0;
 }
 
+// Returns whether the trainer's version is one of steps from `before`.
+bool LeadsFrom(const CapturedVersion* trainer, const std::optional<WeightVersion>& before) {
+  return trainer != nullptr && before.has_value() && trainer->base == before;
+}
+
 std::vector<BlockRef> RefsOf(RankSlice slice, std::span<const uint32_t> blocks) {
   std::vector<BlockRef> refs;
   refs.reserve(blocks.size());
@@ -143,11 +148,32 @@ std::span<const EncodedBlock> ViewSnapshot::StepsOf(RankSlice slice,
   return std::span(trainer.blocks).subspan(entry.first_block, entry.blocks);
 }
 
+std::vector<MatrixAmax::Steps> ViewSnapshot::ListableSlices(bool steps,
+                                                            const CapturedVersion* trainer) const {
+  std::vector<MatrixAmax::Steps> listable(view_.slices().size());
+  for (size_t s = 0; steps && s < listable.size(); ++s) {
+    if (IsListed(view_.slices()[s])) listable[s] = Listable(view_.slices()[s].from, *trainer);
+  }
+  return listable;
+}
+
+const MatrixAmax& ViewSnapshot::Measure(WeightVersion version, const CapturedVersion* trainer,
+                                        ThreadPool& pool) {
+  if (measured_ == version || view_.matrices().empty()) return matrix_amax_;
+  const bool steps = LeadsFrom(trainer, measured_);
+  matrix_amax_.Measure(*trainer_->snapshot, ListableSlices(steps, trainer), pool);
+  measured_ = version;
+  return matrix_amax_;
+}
+
 CapturedVersion ViewSnapshot::CaptureVersion(WeightVersion version, const CapturedVersion* trainer,
-                                             ThreadPool& pool) {
+                                             ThreadPool& pool, const MatrixAmax::Others* others) {
+  DWS_CHECK(divided_ == (others != nullptr));
+  DWS_CHECK(!divided_ || measured_ == version);  // what others say is about what was measured
   Snapshot& snapshot = *state_->snapshot;
   const bool first = !snapshot.version().has_value();
-  const bool steps = !first && trainer != nullptr && trainer->base.has_value();
+  const bool steps = LeadsFrom(trainer, snapshot.version());
+  Measure(version, trainer, pool);
   const FullCause cause = snapshot.history().full_watch.Cause(state_->log->AllDirect());
   Capture capture(snapshot, pool, version, state_->log->Asked(), cause);
   ViewChanges changes(*trainer_->snapshot, snapshot, pool);
@@ -161,12 +187,9 @@ CapturedVersion ViewSnapshot::CaptureVersion(WeightVersion version, const Captur
     listed_changes = 0;
     listed_elements = 0;
   };
-  std::vector<MatrixAmax::Steps> listable(view_.slices().size());
-  for (size_t s = 0; steps && s < listable.size(); ++s) {
-    if (!IsListed(view_.slices()[s])) continue;
-    listable[s] = Listable(view_.slices()[s].from, *trainer);
-  }
-  const std::vector<bool> moved = matrix_amax_.Update(*trainer_->snapshot, listable, pool);
+  const std::vector<MatrixAmax::Steps> listable = ListableSlices(steps, trainer);
+  const std::vector<bool> moved =
+      matrix_amax_.Share(others != nullptr ? *others : MatrixAmax::Others(view_.matrices().size()));
   Source source(view_.layout());
   for (size_t s = 0; s < view_.slices().size(); ++s) {
     const quantise::ViewLayout::Slice& slice = view_.slices()[s];

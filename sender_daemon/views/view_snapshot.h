@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -27,12 +28,24 @@ class ViewSnapshot {
 
   const RankStatePtr& state() const { return state_; }
 
+  // Returns whether other ranks have parts of matrices that have one scale.
+  bool is_divided() const { return divided_; }
+  const quantise::ViewLayout& view() const { return view_; }
+  const RankState& trainer() const { return *trainer_; }
+
+  // Measures the amax of matrices in the trainer's snapshot, which has `version`. `trainer` is the
+  // version that was captured there since the last measurement; if it is null, has no base, or has
+  // another one than that, everything is read.
+  const MatrixAmax& Measure(WeightVersion version, const CapturedVersion* trainer,
+                            ThreadPool& pool);
+
   // Captures `version` from the trainer's snapshot, which has that version. `trainer` is the
-  // version that was captured there since the view's version; it has a base. If it is null or has
-  // no base, or if the view has no version yet, everything is captured. No capture of the trainer's
-  // snapshot may run meanwhile.
+  // version that was captured there; if it is null, has no base, or has another one than the view's
+  // newest version, or if the view has no version yet, everything is captured. No capture of the
+  // trainer's snapshot may run meanwhile. `others`: what other ranks say of that version, if
+  // is_divided(), after Measure.
   CapturedVersion CaptureVersion(WeightVersion version, const CapturedVersion* trainer,
-                                 ThreadPool& pool);
+                                 ThreadPool& pool, const MatrixAmax::Others* others = nullptr);
 
  private:
   class Source;
@@ -42,7 +55,8 @@ class ViewSnapshot {
       : trainer_(std::move(trainer)),
         view_(std::move(view)),
         state_(std::move(state)),
-        amax_(std::move(amax)) {}
+        amax_(std::move(amax)),
+        divided_(view_.DividedTensor(trainer_->layout()).has_value()) {}
   // Returns whether the trainer's slice may have had other bytes than its steps say.
   bool IsMended(RankSlice slice, const CapturedVersion& trainer) const;
   std::span<const EncodedBlock> StepsOf(RankSlice slice, const CapturedVersion& trainer) const;
@@ -51,6 +65,8 @@ class ViewSnapshot {
   // The steps of the trainer's slice; nullopt: it may have had other bytes than they say, or so
   // many elements changed that all are read.
   MatrixAmax::Steps Listable(RankSlice slice, const CapturedVersion& trainer) const;
+  // Those of view_.slices(); all are nullopt if `steps` is false.
+  std::vector<MatrixAmax::Steps> ListableSlices(bool steps, const CapturedVersion* trainer) const;
   // The scales of one of view_.matrices().
   void CaptureMatrixScales(size_t matrices, Source& source, Capture& capture);
   // `blocks`: of the trainer's slice, ascending.
@@ -61,7 +77,9 @@ class ViewSnapshot {
   const quantise::ViewLayout view_;
   const RankStatePtr state_;
   std::vector<std::vector<uint16_t>> amax_;  // by view_.slices(): of their tiles
+  const bool divided_;
   MatrixAmax matrix_amax_{view_};
+  std::optional<WeightVersion> measured_;  // by matrix_amax_
 };
 
 }  // namespace dws

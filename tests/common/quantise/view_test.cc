@@ -143,12 +143,38 @@ TEST_CASE("what cannot be a view is refused with the reason", "[quantise]") {
   CHECK_THAT(lone(many), Contains("more than 16"));
   CHECK_THAT(lone("nvfp4/modelopt,share=a+b+c+d+e+f+g+h+i+j+k+l+m+n+o+p+q"),
              Contains("'share=PART+PART'"));
-  // Half a matrix, of a rank of two.
-  const Shard half{.tensor = Matrix("a.weight", {64, 32}, {{.dim = 0, .at = {32}}}),
-                   .cells = {{0, 1}}};
-  const auto refused = ViewLayout::Create("nvfp4/modelopt", LayoutOf({half}));
-  CHECK_THAT(std::string(Message(refused.status())),
-             Contains("expected whole matrices in a rank") && Contains("dimension 0"));
+}
+
+TEST_CASE("matrices of one scale say which parts other ranks have", "[quantise]") {
+  // A stack cut along the stack, rows and columns; the rank has half the rows of one stack.
+  const std::vector<Cuts> cuts = {{.dim = 0, .at = {1}}, {.dim = 1, .at = {32}}, {2, {16, 48}}};
+  const Shard part{.tensor = Matrix("a.up.weight", {3, 64, 64}, cuts),
+                   .cells = {{1, 1}, {1, 1}, {0, 3}}};
+  const Shard other{.tensor = Matrix("a.gate.weight", {3, 16, 64}, {{.dim = 0, .at = {1}}}),
+                    .cells = {{1, 1}}};
+  const RankLayout trainer = LayoutOf({other, part, Shard::Whole(Matrix("b.weight", {32, 32}))});
+  const auto view = ViewLayout::Create("nvfp4/modelopt,share=gate+up", trainer);
+  REQUIRE(view.ok());
+  REQUIRE(view->matrices().size() == 2);
+  CHECK(view->matrices()[0].count == 2);
+  CHECK(view->matrices()[0].slices.size() == 4);
+  CHECK(view->matrices()[0].parts == 7);
+  CHECK(view->matrices()[0].IsDivided());
+  CHECK_FALSE(view->matrices()[1].IsDivided());
+  CHECK(view->DividedTensor(trainer) == "a.gate.weight");
+  REQUIRE(view->matrix_tensors().size() == 3);
+  const ViewLayout::MatrixTensor& up = view->matrix_tensors()[1];
+  CHECK(up.parts == 6);
+  CHECK(up.first == 1);
+  CHECK(up.matrices == std::map<uint32_t, size_t>{{1, 0}});
+  // The scale of up belongs to the rank with the first rows.
+  CHECK(view->matrices()[0].scales.size() == 1);
+  CHECK(view->layout().tensor(view->matrices()[0].scales[0]).name == "a.gate.weight_scale_2");
+  // Ranks that cut it alike name it alike, whichever part they have.
+  const Shard rest{.tensor = part.tensor, .cells = {{0, 2}, {0, 1}, {0, 3}}};
+  const auto theirs = ViewLayout::Create("nvfp4/modelopt", LayoutOf({rest}));
+  CHECK(theirs->matrix_tensors()[0].spec == up.spec);
+  CHECK(theirs->matrices().size() == 2);
 }
 
 TEST_CASE("tensors that are not quantised share no scale", "[quantise]") {
