@@ -138,6 +138,26 @@ class NcclTest(IntegrationCase):
             self.assertEqual(receiver.metric("dws_receiver_broadcast_bytes_total"), sent)
             self.assertEqual(receiver.metric("dws_receiver_broadcast_epochs"), 1)
 
+    def test_a_receiver_of_a_view_fetches_beside_the_broadcasts(self) -> None:
+        self.begin()
+        self.await_members(RECEIVERS)
+        self.set_environment(NCCL_HOSTID="view")
+        # Nothing here is BF16, so the view has the trainer's bytes, in a layout of its own.
+        follower = self.cluster.start_receiver("view", *NCCL, "--view=fp8-channel/vllm")
+        engine = self.engine(follower)
+        live = engine.attach({n: np.zeros(s, np.float32) for n, s in SHAPES.items()})
+        self.await_version(engine, self.version)
+        for count in (1, 2):
+            fetched = self.fetched_deltas()
+            self.publish()
+            self.await_all(range(RECEIVERS))
+            self.await_version(engine, self.version)
+            self.assert_same_weights(engine, live, self.source)
+            self.assertEqual(self.broadcasts("sent"), count)
+            self.assertGreater(self.fetched_deltas(), fetched)
+        self.assertEqual(follower.metric("dws_receiver_broadcasts_total", 'outcome="received"'), 0)
+        self.await_members(RECEIVERS)
+
     def test_a_receiver_killed_in_a_broadcast_delays_the_others_by_one_deadline(self) -> None:
         self.begin(armed="receiver.broadcast.after_begin:kill")
         self.await_members(RECEIVERS)
