@@ -23,6 +23,7 @@ from dws.plugins.checkpoint import fill, require_as_loaded
 from dws.plugins.checkpoint_files import INDEX, CheckpointFiles
 from dws.plugins.fingerprint import fingerprint
 from dws.plugins.mapping import rank_mapping
+from dws.plugins.padding import with_zeros
 from dws.torch_module import named_tensors
 from tests.clients.python.engine_models import (
     Checkpoint,
@@ -89,6 +90,24 @@ class CheckpointTest(unittest.TestCase):
         self.assertTrue(torch.equal(live[:, :3], experts[:, :, 2:5].permute(0, 2, 1)))
         self.assertTrue((live[:, 3:] == 0).all())
         require_as_loaded({"weight": live}, mapping, files)
+
+    def test_padding_has_to_be_zero_and_becomes_zero_beside_the_engine(self) -> None:
+        def module(value: float) -> torch.nn.Module:
+            made = torch.nn.Module()
+            made.weight = torch.nn.Parameter(torch.full((2, 5, 4), value), requires_grad=False)
+            return made
+
+        mapping = {"weight": Viewed(Parts([Part("up", [(0, 2), (0, 4), (0, 3)])]), (2, 5, 4), (0, 2, 1))}
+        engine, padded = module(7.0), {"weight": 16}
+        with self.assertRaisesRegex(dws.LayoutError, r"'weight' \[2, 5, 4\]: load_weights leaves 16 of its elements"):
+            with_zeros(engine, engine, mapping, padded)
+        named_tensors(engine)["weight"].data[:, 3:] = 0
+        self.assertFalse(with_zeros(engine, engine, mapping, padded))
+        self.assertTrue((named_tensors(engine)["weight"][:, :3] == 7.0).all())
+        kept = module(3.0)
+        self.assertTrue(with_zeros(kept, engine, mapping, padded))
+        self.assertTrue((named_tensors(kept)["weight"] == 0).all())
+        self.assertFalse(with_zeros(engine, engine, mapping, {}))
 
     def test_another_checkpoint_and_a_wrong_rank_are_detected(self) -> None:
         model = RankModel(LLAMA, 1, 2)

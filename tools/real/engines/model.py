@@ -181,7 +181,8 @@ CONFIGS["gpt-oss"] = {
         "truncate": False,
     },
 }
-CONFIGS["gpt-oss-mxfp4"] = {**CONFIGS["gpt-oss"], **_MXFP4}
+# On two ranks vLLM pads its experts: the second one has half as many groups of 32 as the first.
+CONFIGS["gpt-oss-mxfp4"] = {**CONFIGS["gpt-oss"], **_MXFP4, "intermediate_size": 96}
 CONFIGS["qwen3-fp8"] = {**CONFIGS["qwen3"], **_TILED, **_FP8}
 CONFIGS["qwen3-int4"] = {**CONFIGS["qwen3"], **_TILED, **_INT4}
 CONFIGS["qwen3-moe-fp8"] = {**CONFIGS["qwen3-moe"], **_TILED, **_FP8}

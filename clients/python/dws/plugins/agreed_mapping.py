@@ -57,12 +57,14 @@ class Agreed:
     excluded: canonical tensors that no parameter is made of, because no version changes them.
     how: in words, who says so.
     casts: parameters that load_weights casts, each with the type of the checkpoint.
+    padded: parameters of which load_weights leaves elements as they are, with the number of these.
     """
 
     mapping: dict[str, Source]
     how: str
     excluded: tuple[str, ...] = ()
     casts: Mapping[str, DType] = dataclasses.field(default_factory=dict)
+    padded: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 def agreed_mapping(
@@ -118,7 +120,8 @@ def agreed_mapping(
         f"({len(canonical)} tensors, {time.monotonic() - begin:.1f} s)"
     )
     casts = casts_of(tensors, mapping, canonical, given)
-    return Agreed(mapping, how, tuple(filter(is_constant, canonical)), casts)
+    padded = {name: count for name, count in captured.padded.items() if name in shapes}
+    return Agreed(mapping, how, tuple(filter(is_constant, canonical)), casts, padded)
 
 
 def _by_table(

@@ -32,6 +32,7 @@ from dws.plugins.draft import (
     without_draft,
 )
 from dws.plugins.layers import Hooks, resolve
+from dws.plugins.padding import with_zeros
 from dws.plugins.processed import EngineProcessing, ProcessedLayers
 from dws.plugins.refreshed import Refreshed
 from dws.plugins.step_gate import Minimum, StepGate
@@ -185,7 +186,15 @@ class AttachedRank:
             target = agreed_mapping(model, config, rank.part, without_draft(given), weights)
             agreed = with_draft(target, draft, model, rank.part, given)
         processed.keep(agreed.mapping)
-        _require_as_loaded(model, processed, agreed.mapping, _files(options, weights, compared, model), draft)
+        proves_zeros = with_zeros(processed.target, whole, agreed.mapping, agreed.padded)
+        files = _files(options, weights, compared and not proves_zeros, model)
+        if proves_zeros and files is None and not hasattr(model, _ATTACHED_BEFORE):
+            raise LayoutError(
+                f"{len(agreed.padded)} parameters have padding in layers that are processed after loading, such as "
+                f"'{next(iter(agreed.padded))}': expected the checkpoint that the engine has loaded, to compare with, and "
+                "found none. Name its folder in the option checkpoint"
+            )
+        _require_as_loaded(model, processed, agreed.mapping, files, draft)
         self.rank = rank
         self.mapping_by = agreed.how + processed.how()
         self._processed = processed

@@ -49,14 +49,16 @@ class Captured:
 
     Attributes:
       pieces: every element that is copied, once. Elements in none of the pieces are set to a
-        constant.
+        constant, or stay as they are.
       refused: why a tensor has no pieces, although load_weights writes into it.
       untouched: tensors into which load_weights writes nothing.
+      padded: tensors of which some elements stay as they are, with the number of these.
     """
 
     pieces: Mapping[str, tuple[Piece, ...]]
     refused: Mapping[str, str]
     untouched: frozenset[str]
+    padded: Mapping[str, int]
 
 
 Load = Callable[[Iterable[tuple[str, Any]]], Any]
@@ -127,7 +129,7 @@ def _capture(
 def _result(
     tensors: Mapping[str, Any], memories: Mapping[str, Memory], canonical: Mapping[str, Canonical]
 ) -> Captured:
-    pieces, refused, untouched = {}, {}, set()
+    pieces, refused, untouched, padded = {}, {}, set(), {}
     shapes = {name: entry.shape for name, entry in canonical.items()}
     for name, memory in memories.items():
         if memory.is_untouched:
@@ -136,9 +138,11 @@ def _result(
         shape, strides = tuple(tensors[name].shape), tuple(tensors[name].stride())
         try:
             pieces[name] = pieces_of(shape, strides, memory.complete(), shapes)
+            if memory.unwritten:
+                padded[name] = memory.unwritten
         except (Refused, IrregularError) as error:
             refused[name] = f"load_weights {error}"
-    return Captured(pieces, refused, frozenset(untouched))
+    return Captured(pieces, refused, frozenset(untouched), padded)
 
 
 @contextlib.contextmanager

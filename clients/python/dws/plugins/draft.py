@@ -115,7 +115,14 @@ def with_draft(target: Agreed, draft: Optional[Draft], model: Any, part: Paralle
     excluded = [f"{draft.prefix}{name}" for name in found.excluded]
     how = f"{target.how}; of the draft model {type(draft.model).__name__}, with {len(shared)} shared tensors: {found.how}"
     casts = {f"{_PREFIX}{name}": dtype for name, dtype in found.casts.items() if name not in shared}
-    return Agreed({**target.mapping, **mapping}, how, (*target.excluded, *excluded), {**target.casts, **casts})
+    padded = {f"{_PREFIX}{name}": count for name, count in found.padded.items() if name not in shared}
+    return Agreed(
+        {**target.mapping, **mapping},
+        how,
+        (*target.excluded, *excluded),
+        {**target.casts, **casts},
+        {**target.padded, **padded},
+    )
 
 
 def without_draft(given: Mapped) -> dict[str, Source]:

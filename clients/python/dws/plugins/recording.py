@@ -129,11 +129,16 @@ class Memory:
             found = [behind, *(one for one in found if one.tensor is not None)]
         return found
 
+    @property
+    def unwritten(self) -> int:
+        """Returns how many elements keep what they had before."""
+        return 0 if self._is_constant else self.numel - _covered(self._all())
+
     def complete(self) -> list[Write]:
         """All that was copied, without constants.
 
         Raises:
-          Refused: not every element is written, or one of them twice.
+          Refused: one of its elements is written twice.
         """
         if self._why is not None:
             raise Refused(self._why)
@@ -145,9 +150,6 @@ class Memory:
             for other in open_writes:
                 _require_apart(one, other)
             open_writes.append(one)
-        count = _covered(self._all())
-        if count < self.numel and not self._is_constant:
-            raise Refused(f"writes {count} of its {self.numel} elements")
         return copies
 
 
