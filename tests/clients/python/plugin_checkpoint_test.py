@@ -102,12 +102,12 @@ class CheckpointTest(unittest.TestCase):
         with self.assertRaisesRegex(dws.LayoutError, r"'weight' \[2, 5, 4\]: load_weights leaves 16 of its elements"):
             with_zeros(engine, engine, mapping, padded)
         named_tensors(engine)["weight"].data[:, 3:] = 0
-        self.assertFalse(with_zeros(engine, engine, mapping, padded))
+        self.assertEqual(with_zeros(engine, engine, mapping, padded), [])
         self.assertTrue((named_tensors(engine)["weight"][:, :3] == 7.0).all())
         kept = module(3.0)
-        self.assertTrue(with_zeros(kept, engine, mapping, padded))
+        self.assertEqual(with_zeros(kept, engine, mapping, padded), ["weight"])
         self.assertTrue((named_tensors(kept)["weight"] == 0).all())
-        self.assertFalse(with_zeros(engine, engine, mapping, {}))
+        self.assertEqual(with_zeros(engine, engine, mapping, {}), [])
 
     def test_another_checkpoint_and_a_wrong_rank_are_detected(self) -> None:
         model = RankModel(LLAMA, 1, 2)

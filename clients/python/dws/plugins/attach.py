@@ -186,14 +186,9 @@ class AttachedRank:
             target = agreed_mapping(model, config, rank.part, without_draft(given), weights)
             agreed = with_draft(target, draft, model, rank.part, given)
         processed.keep(agreed.mapping)
-        proves_zeros = with_zeros(processed.target, whole, agreed.mapping, agreed.padded)
-        files = _files(options, weights, compared and not proves_zeros, model)
-        if proves_zeros and files is None and not hasattr(model, _ATTACHED_BEFORE):
-            raise LayoutError(
-                f"{len(agreed.padded)} parameters have padding in layers that are processed after loading, such as "
-                f"'{next(iter(agreed.padded))}': expected the checkpoint that the engine has loaded, to compare with, and "
-                "found none. Name its folder in the option checkpoint"
-            )
+        kept_padding = with_zeros(processed.target, whole, agreed.mapping, agreed.padded)
+        files = _files(options, weights, compared and not kept_padding, model)
+        _require_files_for(kept_padding, files, model)
         _require_as_loaded(model, processed, agreed.mapping, files, draft)
         self.rank = rank
         self.mapping_by = agreed.how + processed.how()
@@ -309,6 +304,16 @@ def _require_as_loaded(
     if processed.count:
         processed.require_as_loaded(mapping, files)
     require_as_loaded(named_tensors(processed.target), mapping, files)
+
+
+def _require_files_for(kept_padding: Sequence[str], files: Optional[CheckpointFiles], model: Any) -> None:
+    """Raises LayoutError: there is no checkpoint to prove the padding of these parameters with."""
+    if kept_padding and files is None and not hasattr(model, _ATTACHED_BEFORE):
+        raise LayoutError(
+            f"{len(kept_padding)} parameters have padding in layers that are processed after loading, such as "
+            f"'{kept_padding[0]}': expected the checkpoint that the engine has loaded, to compare with, and found none. Name "
+            "its folder in the option checkpoint"
+        )
 
 
 def _files(options: AttachOptions, weights: Optional[Weights], compared: bool, model: Any) -> Optional[CheckpointFiles]:

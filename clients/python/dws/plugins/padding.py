@@ -16,7 +16,7 @@ from dws.mapping import Mapped, Source, as_viewed, boxes_of
 from dws.torch_module import named_tensors
 
 
-def with_zeros(target: Any, model: Any, mapping: Mapped, padded: Mapping[str, int]) -> bool:
+def with_zeros(target: Any, model: Any, mapping: Mapped, padded: Mapping[str, int]) -> list[str]:
     """Sets the padding of tensors that are kept beside the engine's to zeros.
 
     Args:
@@ -24,14 +24,14 @@ def with_zeros(target: Any, model: Any, mapping: Mapped, padded: Mapping[str, in
       padded: parameters that have padding, with the number of its elements.
 
     Returns:
-      whether there are such tensors.
+      the names of these.
 
     Raises:
       LayoutError: the engine's own padding is not zero, by the parameter's name.
     """
     live = {id(tensor) for tensor in named_tensors(model).values()}
     tensors = named_tensors(target)
-    kept = {name for name in padded if id(tensors[name]) not in live}
+    kept = [name for name in padded if id(tensors[name]) not in live]
     for name in padded:
         if name in kept:
             tensors[name].data.zero_()
@@ -41,7 +41,7 @@ def with_zeros(target: Any, model: Any, mapping: Mapped, padded: Mapping[str, in
                 "are, expected zeros there (padding), and found others: what a fresh engine has there is not known. Name "
                 "its source in the option given, or the parameter in own if only the engine uses it"
             )
-    return bool(kept)
+    return kept
 
 
 def _has_others(tensor: Any, source: Source, name: str) -> bool:
