@@ -49,9 +49,14 @@ class StandInLibrariesTest(unittest.TestCase):
             torch, made = os.path.join(folder, "torch"), os.path.join(folder, "made")
             os.makedirs(torch)
             for source, name, more in (
-                ("int cudaGetDeviceCount(int* n) { return 0; }", "libcudart.so.13", []),
                 (
-                    "int cudaGetDeviceCount(int*); int answer(void) { return cudaGetDeviceCount(0); }",
+                    "int cudaGetDeviceCount(int* n) { return 0; } const char* cudaGetErrorString(int e) { return 0; }",
+                    "libcudart.so.13",
+                    [],
+                ),
+                (
+                    "int cudaGetDeviceCount(int*); int answer(void) { return cudaGetDeviceCount(0); }"
+                    "const char* cudaGetErrorString(int); const char* text(void) { return cudaGetErrorString(100); }",
                     "libtorch_cuda.so",
                     [os.path.join(folder, "libcudart.so.13")],
                 ),
@@ -63,6 +68,8 @@ class StandInLibrariesTest(unittest.TestCase):
             ctypes.CDLL(os.path.join(made, "libcudart.so.13"), ctypes.RTLD_GLOBAL)
             user = ctypes.CDLL(os.path.join(torch, "libtorch_cuda.so"))
             self.assertEqual(user.answer(), 100)
+            user.text.restype = ctypes.c_char_p
+            self.assertEqual(user.text(), b"a stand-in without function")
 
 
 class EnvironmentTest(unittest.TestCase):

@@ -1,7 +1,8 @@
 """Stand-ins for the NVIDIA libraries that torch links: enough to import it and to run it on a CPU, in place of
 2 GB of them.
 
-Every function of a stand-in returns 100, the CUDA runtime's "no device". Made with gcc, readelf and nm.
+Every function of a stand-in returns 100, the CUDA runtime's "no device", and those that return a text return one: torch puts it
+into the error that it raises. Made with gcc, readelf and nm.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import subprocess
 from typing import Iterable, Optional
 
 _NO_DEVICE = 100
+_TEXT = re.compile(r"(cuda|cudnn|cusparse|nccl|nvrtc|cublas(Lt)?)Get(Error|Status)(String|Name)|ncclGetLastError")
 # The prefixes of the functions that each library provides.
 _PROVIDED = {
     "libcublas.": r"cublas(?!Lt)",
@@ -77,7 +79,12 @@ def is_stood_in_for(library: str) -> bool:
 
 def source_of(symbols: Iterable[Symbol]) -> str:
     names = sorted({symbol.name for symbol in symbols})
-    functions = [f"long {name}(void) {{ return {_NO_DEVICE}; }}" for name in names]
+    functions = [
+        f'const char* {name}(void) {{ return "a stand-in without function"; }}'
+        if _TEXT.fullmatch(name)
+        else f"long {name}(void) {{ return {_NO_DEVICE}; }}"
+        for name in names
+    ]
     return "\n".join([*functions, "int dws_stand_in;", ""])
 
 
