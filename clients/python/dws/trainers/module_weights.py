@@ -62,7 +62,7 @@ class _Weight:
           spec: of the weight, for errors.
 
         Raises:
-          StateError: the framework has gathered or replaced the weight, or it is not its memory any more.
+          StateError: the framework has gathered or replaced the weight, or it is not its memory now.
         """
         if self.sharded and not hasattr(tensor, "placements"):
             raise StateError(
