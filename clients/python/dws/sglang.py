@@ -364,7 +364,7 @@ def _refuse(setting: Callable[[str], Any], model: Any, adapters: bool = False) -
             lambda value: value and not adapters,
         ),
         "speculative_algorithm": (
-            "speculation, whose draft model would keep its old weights",
+            "speculation (speculative_algorithm), whose draft model would keep its old weights",
             lambda value: value is not None,
         ),
         "cpu_offload_gb": ("weights offloaded to the host (cpu_offload_gb)", bool),
