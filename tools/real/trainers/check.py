@@ -64,6 +64,7 @@ class Case:
 
 
 _FSDP = ("torch",)
+_TRL = ("torch", "transformers", "accelerate", "trl", "datasets")
 
 
 def _mesh(layout: str, ranks: int, engine_parts: int = 1) -> Case:
@@ -113,12 +114,9 @@ def _faults(case: str) -> Case:
 
 def _names(model: str, via: str) -> Case:
     """The engine is vLLM."""
-    needs = ("torch", "transformers", "vllm", *(("accelerate",) if via == "hf" else ()))
+    needs = ("torch", "transformers", "vllm", *{"hf": ("accelerate",), "grpo": _TRL}.get(via, ()))
     options = (f"--model={model}", f"--via={via}")
     return Case("names_run.py", senders=2 if via == "fsdp2" else 1, options=options, engine=False, needs=needs)
-
-
-_TRL = ("torch", "transformers", "accelerate", "trl", "datasets")
 
 
 def _adapter(layout: str, ranks: int = 1, dtype: str = "float32", needs: tuple[str, ...] = ("torch", "transformers", "accelerate")) -> Case:
@@ -175,11 +173,14 @@ CASES = {
     "on_demand-whole": _faults("whole"),
     "names-qwen3-moe": _names("qwen3_moe", "fsdp2"),
     "names-granitemoe": _names("granitemoe", "fsdp2"),
-    "names-phimoe": _names("phimoe", "publisher"),
     "names-olmoe": _names("olmoe", "publisher"),
     "names-mixtral": _names("mixtral", "fsdp2"),
     "names-gpt-neox": _names("gpt_neox", "publisher"),
     "names-qwen2-moe-hf": _names("qwen2_moe", "hf"),
+    "names-qwen3-moe-grpo": _names("qwen3_moe", "grpo"),
+    "names-deepseek-v3": _names("deepseek_v3", "publisher"),  # its router has a bias in FP32
+    "names-qwen3-next": _names("qwen3_next", "publisher"),
+    "names-gemma3-vl": _names("gemma3", "publisher"),
     "fsdp2-adapter": _adapter("fsdp2", ranks=2),
     "grpo": Case("grpo_run.py", needs=_TRL),
     "grpo-adapter": _adapter("grpo", needs=_TRL),

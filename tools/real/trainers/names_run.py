@@ -10,10 +10,13 @@ import sys
 import tempfile
 from typing import Any
 
+from safetensors import safe_open
+
 from tools.real.trainers.names_train import tell, wait_for
 
 os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_NO_USAGE_STATS="1", TORCHDYNAMO_DISABLE="1")
 RANKS = 2  # of FSDP2
+SEEING = ("multi_modal_projector.", "vision_tower.")
 PROMPT = [3, 17, 30, 5, 9, 21, 41]
 
 
@@ -29,6 +32,7 @@ def start_engine(model: str, load_format: str) -> Any:
         enable_prefix_caching=False,
         kv_cache_memory_bytes=32 << 20,
         max_model_len=64,
+        limit_mm_per_prompt={"image": 0, "video": 0},  # vLLM then asks for no processor, and leaves out what is SEEING
         worker_extension_cls="tools.real.trainers.names_worker.WorkerExtension",
     )
 
@@ -69,7 +73,9 @@ def check(options: argparse.Namespace, folder: str, trainer: subprocess.Popen[by
     wait_for(folder, "registered")
     engine = start_engine(os.path.join(folder, "base"), "dummy")
     before = observed(engine)
-    engine.collective_rpc("dws_attach", kwargs={"socket": options.receiver})
+    with safe_open(os.path.join(folder, "base", "model.safetensors"), "pt") as base:
+        unseen = [name for name in base.keys() if name.startswith(SEEING)]
+    engine.collective_rpc("dws_attach", kwargs={"socket": options.receiver, "excluded": unseen})
     tell(folder, "attached")
     if trainer.wait() != 0:
         raise RuntimeError(f"the trainer ended with status {trainer.returncode}: its error is above")

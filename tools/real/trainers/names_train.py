@@ -14,6 +14,7 @@ import torch.distributed as dist
 from dws.trainers.hf import PublishCallback
 from dws.trainers.publisher import Publisher
 from tools.real.declare.models import random_model
+from tools.real.trainers import models
 
 SECONDS_MAX = 600.0
 # What vLLM's kernels for the CPU take.
@@ -21,6 +22,23 @@ SIZES = {
     "hidden_size": 128, "intermediate_size": 64, "moe_intermediate_size": 64, "shared_expert_intermediate_size": 64,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
 }  # fmt: skip
+
+# Sizes that vLLM's kernels take, and what vLLM reads of a config and transformers does not have.
+OF_MODEL: dict[str, dict[str, Any]] = {
+    "deepseek_v3": {
+        "kv_lora_rank": 512, "q_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 64, "v_head_dim": 32,
+        "topk_method": "noaux_tc", "scoring_func": "sigmoid",
+    },
+    "qwen3_next": {"linear_key_head_dim": 128, "linear_value_head_dim": 128},
+}  # fmt: skip
+
+
+def made(name: str) -> Any:
+    own = OF_MODEL.get(name, {})
+    model = random_model(name, {**SIZES, **own})
+    for key, value in own.items():
+        setattr(model.config, key, value)
+    return model
 
 
 def wait_for(folder: str, name: str) -> None:
@@ -50,7 +68,7 @@ def save(model: Any, name: str, folder: str) -> None:
         key: tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
         for key, tensor in model.state_dict().items()
     }
-    whole = random_model(name, SIZES)
+    whole = made(name)
     whole.load_state_dict(state)
     if not dist.is_initialized() or dist.get_rank() == 0:
         whole.save_pretrained(folder)
@@ -80,7 +98,7 @@ def publish(options: argparse.Namespace, model: Any) -> None:
 
 
 def train(options: argparse.Namespace, model: Any) -> None:
-    """By transformers.Trainer with PublishCallback: one step."""
+    """One step by transformers.Trainer with PublishCallback, or by TRL's GRPOTrainer, which generates by itself."""
     import transformers
 
     class Told(transformers.TrainerCallback):
@@ -96,17 +114,36 @@ def train(options: argparse.Namespace, model: Any) -> None:
         def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
             publishing.bring("all", timeout=300)
 
-    tokens = torch.arange(12) % 60
     publishing = PublishCallback(options.sender, options.job_id)
+    make = grpo_trainer if options.via == "grpo" else hf_trainer
+    trainer = make(model, os.path.join(options.folder, "output"), [Committed(), publishing, Told()])
+    trainer.train()
+    model.save_pretrained(os.path.join(options.folder, "step"))
+
+
+def hf_trainer(model: Any, folder: str, callbacks: list[Any]) -> Any:
+    import transformers
+
+    tokens = torch.arange(12) % 60
     arguments = transformers.TrainingArguments(
-        output_dir=os.path.join(options.folder, "output"), use_cpu=True, max_steps=1, save_strategy="no",
+        output_dir=folder, use_cpu=True, max_steps=1, save_strategy="no",
         per_device_train_batch_size=2, learning_rate=0.1, report_to=[], disable_tqdm=True,
     )  # fmt: skip
     data: Any = [{"input_ids": tokens, "labels": tokens}] * 4
-    callbacks = [Committed(), publishing, Told()]
-    trainer = transformers.Trainer(model, arguments, train_dataset=data, callbacks=callbacks)
-    trainer.train()
-    model.save_pretrained(os.path.join(options.folder, "step"))
+    return transformers.Trainer(model, arguments, train_dataset=data, callbacks=callbacks)
+
+
+def grpo_trainer(model: Any, folder: str, callbacks: list[Any]) -> Any:
+    import trl
+
+    from tools.real.trainers.grpo_run import configuration, prompts, reward
+
+    arguments = configuration(folder)
+    arguments.max_steps = 1
+    return trl.GRPOTrainer(
+        model=model, reward_funcs=reward, args=arguments, train_dataset=prompts(),
+        processing_class=models.tokenizer(), callbacks=callbacks,
+    )  # fmt: skip
 
 
 def main() -> None:
@@ -115,10 +152,10 @@ def main() -> None:
         parser.add_argument(f"--{name}", required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    model = random_model(options.model, SIZES)
+    model = made(options.model)
     if os.environ.get("RANK", "0") == "0":  # the engine looks into its checkpoint for names
         model.save_pretrained(os.path.join(options.folder, "base"))
-    if options.via == "hf":
+    if options.via in ("hf", "grpo"):
         train(options, model)
     else:
         publish(options, model)
