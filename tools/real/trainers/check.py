@@ -178,7 +178,7 @@ CASES = {
     "names-gpt-neox": _names("gpt_neox", "publisher"),
     "names-qwen2-moe-hf": _names("qwen2_moe", "hf"),
     "names-qwen3-moe-grpo": _names("qwen3_moe", "grpo"),
-    "names-deepseek-v3": _names("deepseek_v3", "publisher"),  # its router has a bias in FP32
+    "names-deepseek-v3": _names("deepseek_v3", "publisher"),  # vLLM casts the bias of its router to FP32
     "names-qwen3-next": _names("qwen3_next", "publisher"),
     "names-gemma3-vl": _names("gemma3", "publisher"),
     "fsdp2-adapter": _adapter("fsdp2", ranks=2),
