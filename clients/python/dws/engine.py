@@ -473,7 +473,7 @@ def _watch(module: Any, mapping: Optional[Mapped], kept: Sequence[str], refuses:
     def weights() -> dict[str, Any]:
         return {n: t for n, t in named_tensors(module).items() if source_of(n, mapping) is not None}
 
-    watch = CopyWatch(module, weights, kept, refuses=refuses)
+    watch = CopyWatch(module, weights, kept, refuses=lambda name: refuses)
     copies = watch.before_attach()
     if copies:
         raise LayoutError(explained(copies))

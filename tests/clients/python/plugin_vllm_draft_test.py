@@ -69,6 +69,10 @@ class Skipping(PaddedModel):
         super().load_weights({n: w for n, w in dict(weights).items() if not n.startswith("model.layers.1.")})
 
 
+def _rebuild(model: Any) -> None:
+    """A hook of the class Head."""
+
+
 class DraftTest(VllmCase):
     def setUp(self) -> None:
         super().setUp()
@@ -190,6 +194,33 @@ class DraftTest(VllmCase):
         draft.model.cast = draft.model.fc.weight.detach().float()
         message = "'draft.model.cast' .*copy of weight 'draft.model.fc.weight'"
         self.refused(worker, dws.LayoutError, message, draft="follow", draft_prefix="draft.")
+
+    def test_a_hook_of_the_draft_excuses_no_copy_of_the_target(self) -> None:
+        worker = self.speculating()
+        target, draft = worker.worker.model_runner.get_model(), worker.worker.model_runner.get_draft_model()
+        draft.model.cast = draft.model.fc.weight.detach().float()
+        follow: dict[str, Any] = {"draft": "follow", "draft_prefix": "draft.", "hooks": {"Head": f"{__name__}:_rebuild"}}
+        target.cast = target.model.norm.weight.detach().float()
+        self.refused(worker, dws.LayoutError, "'cast' .*copy of weight 'model.norm.weight'", **follow)
+        del target.cast
+        with self.assertLogs("dws.held.watch", "WARNING") as logged:
+            self.attach(worker, **follow)
+        self.assertRegex(logged.output[0], "'draft.model.cast' .*a hook that is given already does")
+
+    def test_a_draft_is_compared_when_it_follows_for_the_first_time(self) -> None:
+        worker = self.speculating()
+        draft = worker.worker.model_runner.get_draft_model()
+        draft.model.fc.weight.data[0, 0] += 1
+        self.attach(worker, draft="fixed")
+        down, _ = self.receiver.leases.get(timeout=20)
+        down.put(resume(1))
+        worker.execute_method("dws_wait_ready", timeout=20)
+        worker.execute_method("dws_detach")
+        self.receiver.attached = None
+        message = "differ from what checkpoint .*'draft.model.fc.weight' .draft.fc.weight"
+        with self.assertRaisesRegex(dws.LayoutError, message):
+            worker.execute_method("dws_attach", socket=self.receiver.socket, draft="follow", draft_prefix="draft.")
+        self.assertIsNone(self.receiver.attached)
 
     def test_the_option_checkpoint_compares_both(self) -> None:
         follow: dict[str, Any] = {"draft": "follow", "draft_prefix": "draft.", "checkpoint": self.target}

@@ -50,14 +50,15 @@ class CopyWatch:
         weights: Callable[[], Mapping[str, Any]],
         kept: Sequence[str] = (),
         updated: Iterable[Any] = (),
-        refuses: bool = True,
+        refuses: Callable[[str], bool] = lambda name: True,
     ) -> None:
         """Args:
         model: a torch module.
         weights: gives what commits write, by name.
         kept: names of tensors that may stay as they are, with the wildcards of fnmatch.
         updated: tensors that the engine brings up to date after each commit.
-        refuses: whether a copy is wrong; otherwise something else brings it up to date, and it is only told.
+        refuses: whether a copy of this name is wrong; otherwise something else brings it up to date, and it is only told.
+          "": what could not be looked at.
         """
         self.model = model
         self.beside: list[Held] = []
@@ -158,7 +159,7 @@ class CopyWatch:
                 found, _ = self._look(self._everything)
             except Exception as error:  # for example, another thread changes the checked objects
                 self._failures += 1
-                if self._failures <= _FAILURES or not self._refuses:
+                if self._failures <= _FAILURES or not self._refuses(""):
                     self._is_due = self._failures <= _FAILURES
                     _LOG.warning("dws: copies of weights could not be looked for after a pass: %s", error)
                     return None
@@ -172,10 +173,11 @@ class CopyWatch:
         return f"a forward pass has made a tensor from a weight: {explained(wrong)}" if wrong else None
 
     def _wrong(self, found: dict[str, tuple[Held, str]]) -> dict[str, tuple[Held, str]]:
-        if found and not self._refuses:
-            _LOG.warning("dws: %s, or a hook that is given already does", explained(found))
-            return {}
-        return found
+        wrong = {name: each for name, each in found.items() if self._refuses(name)}
+        told = {name: each for name, each in found.items() if name not in wrong}
+        if told:
+            _LOG.warning("dws: %s, or a hook that is given already does", explained(told))
+        return wrong
 
     def _look(self, everything: bool) -> tuple[dict[str, tuple[Held, str]], list[Held]]:
         """Copies by name, and the other tensors that were compared.

@@ -26,6 +26,7 @@ from dws.plugins.draft import (
     Checkpoints,
     Draft,
     hook_of,
+    lacks_hook,
     require_draft_as_loaded,
     whole_engine,
     with_draft,
@@ -183,19 +184,20 @@ class AttachedRank:
         holders = CopyWatch(whole, lambda: named_tensors(whole), options.kept).holders()
         processed = ProcessedLayers(whole, processing, post_commit is not None, holders)
         with processed.as_loaded():
-            target = agreed_mapping(model, config, rank.part, without_draft(given), weights)
+            target = agreed_mapping(model, config, rank.part, without_draft(given, draft), weights)
             agreed = with_draft(target, draft, model, rank.part, given)
         processed.keep(agreed.mapping)
         kept_padding = with_zeros(processed.target, whole, agreed.mapping, agreed.padded)
         files = _files(options, weights, compared and not kept_padding, model)
         _require_files_for(kept_padding, files, model)
-        _require_as_loaded(model, processed, agreed.mapping, files, draft)
+        _require_as_loaded(processed, agreed.mapping, files, draft)
         self.rank = rank
         self.mapping_by = agreed.how + processed.how()
         self._processed = processed
         self._casts: Optional[CastParameters] = None
         weights_now = functools.partial(_weights, processed, agreed.mapping)
-        watch = CopyWatch(whole, weights_now, options.kept, processed.updated(), post_commit is None)
+        refuses = lacks_hook(model, draft, options.hooks)
+        watch = CopyWatch(whole, weights_now, options.kept, processed.updated(), refuses)
         self._refreshed = _refreshed(watch, processing, derives=processed.derives)
         self.engine = Engine(socket, rank.number % on_host, on_host)
         how = {"timeout": options.timeout, "commits_on_request": commits_on_request, "watch": watch}
@@ -205,7 +207,9 @@ class AttachedRank:
         except BaseException:
             self.engine.close()
             raise
-        object.__setattr__(model, _ATTACHED_BEFORE, True)
+        for attached in (model, draft and draft.model):
+            if attached is not None:
+                object.__setattr__(attached, _ATTACHED_BEFORE, True)
         self.gate = StepGate(self.engine, minimum, options.step_timeout)
 
     def _attach(self, agreed: Agreed, **how: Any) -> None:
@@ -288,7 +292,7 @@ class AttachedRank:
 
 
 def _require_as_loaded(
-    model: Any, processed: ProcessedLayers, mapping: Mapped, files: Optional[CheckpointFiles], draft: Optional[Draft]
+    processed: ProcessedLayers, mapping: Mapped, files: Optional[CheckpointFiles], draft: Optional[Draft]
 ) -> None:
     """Compares the engine with `files`; a draft is compared with its own checkpoint in any case, once.
 
@@ -296,7 +300,7 @@ def _require_as_loaded(
       LayoutError: they differ.
     """
     if files is None:
-        if not hasattr(model, _ATTACHED_BEFORE):
+        if draft is not None and not hasattr(draft.model, _ATTACHED_BEFORE):
             require_draft_as_loaded(draft, processed.target, mapping)
         return
     if draft is not None:

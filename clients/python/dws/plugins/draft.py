@@ -19,7 +19,7 @@ import contextlib
 import dataclasses
 import importlib
 import logging
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from dws.errors import DwsError, LayoutError
 from dws.mapping import CanonicalPart, Fused, Mapped, Parts, Source, Viewed, tensors_of
@@ -125,9 +125,9 @@ def with_draft(target: Agreed, draft: Optional[Draft], model: Any, part: Paralle
     )
 
 
-def without_draft(given: Mapped) -> dict[str, Source]:
+def without_draft(given: Mapped, draft: Optional[Draft]) -> dict[str, Source]:
     """Those of `given` that are of the target."""
-    return {name: source for name, source in given.items() if not name.startswith(_PREFIX)}
+    return {name: source for name, source in given.items() if draft is None or not name.startswith(_PREFIX)}
 
 
 def require_draft_as_loaded(draft: Optional[Draft], attached: Any, mapping: Mapped) -> None:
@@ -197,6 +197,13 @@ def hook_of(target: Any, draft: Optional[Draft], hooks: Optional[Hooks]) -> Opti
             hook(version)
 
     return after_commit
+
+
+def lacks_hook(target: Any, draft: Optional[Draft], hooks: Optional[Hooks]) -> Callable[[str], bool]:
+    """Returns whether the one of both models to which a name in the whole engine belongs has no hook."""
+    of_target = post_commit_hook(target, hooks) is None
+    of_draft = draft is not None and post_commit_hook(draft.model, hooks) is None
+    return lambda name: of_draft if draft is not None and name.startswith(_PREFIX) else of_target
 
 
 def _prefixed(source: Source, prefix: str) -> Source:

@@ -63,6 +63,7 @@ class WeightTransfer:
         """
         self._model = model
         self._pieces: Optional[Mapping[str, Sequence[Piece]]] = None
+        self._shapes: Mapping[str, tuple[int, ...]] = {}
         self._trainer = Trainer(socket, job_id, rank, world_size, stream)
         self._policy = policy
         self._timeout = timeout
@@ -126,8 +127,10 @@ class WeightTransfer:
             yield from iterator
             return
         if self._pieces is None:
-            own = checkpoint_parts(self._model, module_tensors(self._model))
+            tensors = module_tensors(self._model)
+            own = checkpoint_parts(self._model, tensors)
             self._pieces = {canonical_name(name): pieces for name, pieces in own.items()}
+            self._shapes = {canonical_name(name): tuple(tensors[name].shape) for name in own}
         for name, tensor in iterator:
             pieces = self._pieces.get(canonical_name(name))
             if pieces is None:
@@ -136,6 +139,9 @@ class WeightTransfer:
                     "whose weights are streamed"
                 )
             require_plain(name, tensor)
+            shape = self._shapes[canonical_name(name)]
+            if tuple(tensor.shape) != shape:
+                raise StateError(f"'{name}' has shape {list(tensor.shape)}, expected {list(shape)} as in the model that was passed")
             for piece in pieces:
                 yield piece.name, piece.view(tensor)
 

@@ -121,6 +121,8 @@ class PublishTest(NamesCase):
                 transfer.send_weights(iter(model.named_parameters()))
                 with self.assertRaisesRegex(dws.StateError, "'other' is not among the model's weights"):
                     transfer.send_weights(iter([("other", torch.zeros(1))]))
+                with self.assertRaisesRegex(dws.StateError, "'router.weight' has shape .2, 6., expected .3, 6. as in the model"):
+                    transfer.send_weights(iter([("router.weight", torch.zeros(2, 6))]))
         names = [shard.tensor.name for shard in self.sender.register.layout.shards]
         self.assertEqual(sorted(names), sorted(checkpoint(model)))
         for name, expected in checkpoint(model).items():
