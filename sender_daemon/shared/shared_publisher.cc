@@ -354,9 +354,10 @@ void SharedPublisher::Retire() {
                              return receivers_->AllBeyond(state.stream, version);
                            }});
   }
-  if (options_.view.empty() && !std::exchange(progress_->views_retired, true)) {
+  if (options_.view.empty() && !progress_->views_retired) {
     const Status others = RetireViews(files_, options_.dir.root, options_.job_id,
                                       options_.trainer_rank, options_.dir.views, state.stream);
+    progress_->views_retired = others.ok();
     if (status.ok()) status = others;
   }
   if (!status.ok()) LogWarning("shared_not_retired", {{"reason", Message(status)}});

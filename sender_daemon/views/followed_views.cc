@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <optional>
 #include <set>
 #include <utility>
@@ -163,8 +164,11 @@ void FollowedViews::Tell(Untold untold) {
   const std::string name = untold.view->view().layout().view();
   ObjectExchange::Take take;
   if (untold.view->is_divided()) {
-    take = [this, name, view = untold.view,
+    // A call that waits for another rank must not keep the view's memory.
+    take = [this, name, weak = std::weak_ptr<ViewSnapshot>(untold.view),
             version = untold.version](const std::vector<ObjectExchange::Bytes>& objects) -> Status {
+      const std::shared_ptr<ViewSnapshot> view = weak.lock();
+      if (view == nullptr) return OkStatus();
       OtherAmax all({.stream = view->state()->stream, .version = version}, view->view(),
                     view->trainer().layout());
       for (const ObjectExchange::Bytes& object : objects) {
@@ -173,7 +177,9 @@ void FollowedViews::Tell(Untold untold) {
       DWS_ASSIGN_OR_RETURN(MatrixAmax::Others others, std::move(all).Finish());
       {
         MutexLock lock(mutex_);
-        arrived_[name] = {.view = view, .version = version, .others = std::move(others)};
+        Arrived& known = arrived_[name];
+        if (known.view.lock() == view && known.version > version) return OkStatus();
+        known = {.view = view, .version = version, .others = std::move(others)};
       }
       arrival_.NotifyAll();
       // If nobody takes it there, the next version does when it begins.
@@ -198,9 +204,8 @@ void FollowedViews::OnRecorded(WeightVersion version) {
   {
     MutexLock lock(mutex_);
     std::erase_if(untold_, [&](Untold& one) {
-      if (one.version != version) return false;
-      untold.push_back(std::move(one));
-      return true;
+      if (one.version == version) untold.push_back(std::move(one));
+      return one.version <= version;
     });
   }
   for (Untold& one : untold) Tell(std::move(one));
@@ -245,10 +250,13 @@ void FollowedViews::OnOpening() {
     if (!followed.pending.has_value()) continue;
     followed.pending.reset();
     if (!std::exchange(followed.in_time, false)) continue;
-    LogWarning("view_version_left_out",
-               {{"view", name},
-                {"version", version.value()},
-                {"reason", Message(exchange_->Awaited(ExchangedName(name)))}});
+    const Status awaited = exchange_->Awaited(ExchangedName(name));
+    const std::string reason(Message(awaited));
+    LogWarning(
+        "view_version_left_out",
+        {{"view", name},
+         {"version", version.value()},
+         {"reason", awaited.ok() ? "this sender has not recorded the version yet" : reason}});
   }
   open_ = true;
 }
@@ -356,7 +364,7 @@ std::vector<ViewJob> FollowedViews::OnCaptured(const CapturedVersion& captured) 
   }
   {
     MutexLock lock(mutex_);
-    untold_ = std::move(untold);
+    std::ranges::move(untold, std::back_inserter(untold_));
   }
   if (!jobs.empty()) parts_.on_captured(parts_.clock.Now() - began);
   return jobs;

@@ -109,6 +109,17 @@ class CheckpointTest(unittest.TestCase):
         self.assertTrue((named_tensors(kept)["weight"] == 0).all())
         self.assertEqual(with_zeros(engine, engine, mapping, {}), [])
 
+    def test_what_commits_do_not_write_of_kept_tensors_is_zero(self) -> None:
+        engine, kept = torch.nn.Module(), torch.nn.Module()
+        for module in (engine, kept):
+            for name in ("whole", "part", "constant"):
+                module.register_parameter(name, torch.nn.Parameter(torch.full((3, 2), 7.0)))
+        mapping = {"whole": "a", "part": Parts([Part("b", [(0, 2), (0, 2)])]), "constant": None}
+        self.assertEqual(with_zeros(kept, engine, mapping, {}), ["part", "constant"])
+        self.assertEqual([float(kept.get_parameter(name).sum()) for name in mapping], [42.0, 0.0, 0.0])
+        self.assertEqual(with_zeros(engine, engine, mapping, {}), [])
+        self.assertEqual([float(engine.get_parameter(name).sum()) for name in mapping], [42.0] * 3)
+
     def test_another_checkpoint_and_a_wrong_rank_are_detected(self) -> None:
         model = RankModel(LLAMA, 1, 2)
         model.load_weights(checkpoint(LLAMA, seed=1))

@@ -27,6 +27,7 @@ from dws.plugins.draft import (
     Draft,
     hook_of,
     lacks_hook,
+    owner_of,
     require_draft_as_loaded,
     whole_engine,
     with_draft,
@@ -189,7 +190,7 @@ class AttachedRank:
         processed.keep(agreed.mapping)
         kept_padding = with_zeros(processed.target, whole, agreed.mapping, agreed.padded)
         files = _files(options, weights, compared and not kept_padding, model)
-        _require_files_for(kept_padding, files, model)
+        _require_files_for(kept_padding, files, model, draft)
         _require_as_loaded(processed, agreed.mapping, files, draft)
         self.rank = rank
         self.mapping_by = agreed.how + processed.how()
@@ -310,12 +311,15 @@ def _require_as_loaded(
     require_as_loaded(named_tensors(processed.target), mapping, files)
 
 
-def _require_files_for(kept_padding: Sequence[str], files: Optional[CheckpointFiles], model: Any) -> None:
+def _require_files_for(
+    kept_padding: Sequence[str], files: Optional[CheckpointFiles], model: Any, draft: Optional[Draft]
+) -> None:
     """Raises LayoutError: there is no checkpoint to prove the padding of these parameters with."""
-    if kept_padding and files is None and not hasattr(model, _ATTACHED_BEFORE):
+    unproved = [name for name in kept_padding if not hasattr(owner_of(name, model, draft), _ATTACHED_BEFORE)]
+    if unproved and files is None:
         raise LayoutError(
-            f"{len(kept_padding)} parameters have padding in layers that are processed after loading, such as "
-            f"'{kept_padding[0]}': expected the checkpoint that the engine has loaded, to compare with, and found none. Name "
+            f"{len(unproved)} parameters have padding or constants in layers that are processed after loading, such as "
+            f"'{unproved[0]}': expected the checkpoint that the engine has loaded, to compare with, and found none. Name "
             "its folder in the option checkpoint"
         )
 

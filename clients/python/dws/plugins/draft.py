@@ -199,11 +199,14 @@ def hook_of(target: Any, draft: Optional[Draft], hooks: Optional[Hooks]) -> Opti
     return after_commit
 
 
+def owner_of(name: str, target: Any, draft: Optional[Draft]) -> Any:
+    """The one of both models to which a name in the whole engine belongs."""
+    return draft.model if draft is not None and name.startswith(_PREFIX) else target
+
+
 def lacks_hook(target: Any, draft: Optional[Draft], hooks: Optional[Hooks]) -> Callable[[str], bool]:
     """Returns whether the one of both models to which a name in the whole engine belongs has no hook."""
-    of_target = post_commit_hook(target, hooks) is None
-    of_draft = draft is not None and post_commit_hook(draft.model, hooks) is None
-    return lambda name: of_draft if draft is not None and name.startswith(_PREFIX) else of_target
+    return lambda name: post_commit_hook(owner_of(name, target, draft), hooks) is None
 
 
 def _prefixed(source: Source, prefix: str) -> Source:
