@@ -28,8 +28,7 @@ constexpr std::chrono::seconds kExchangeWait{1};
 
 // The name of what senders exchange about a view.
 std::string ExchangedName(const std::string& view) {
-  const Digest digest = DigestBytes(AsBytes(view), 0);
-  return fmt::format("{}{:016x}{:016x}", kExchangedName, digest.lane0, digest.lane1);
+  return fmt::format("{}{}", kExchangedName, ToString(DigestBytes(AsBytes(view), 0)));
 }
 
 }  // namespace
