@@ -62,6 +62,19 @@ class InTarget(Head):
     names = {"model.fc.weight": "model.layers.1.eh_proj.weight", "model.layers.0.norm.weight": "model.layers.1.norm.weight"}
 
 
+class OfFewTokens(Head):
+    """A draft in the form of EAGLE-3: an lm_head for tokens of its own, and a table that says which ones these are."""
+
+    names = {**Head.names, "lm_head.weight": "lm_head.weight", "draft_id_to_target_id": "d2t"}
+
+    def __init__(self, target: Any) -> None:
+        super().__init__(target)
+        random = torch.Generator().manual_seed(10)
+        self.lm_head = torch.nn.Linear(HIDDEN, 6, bias=False, dtype=torch.bfloat16)
+        self.lm_head.weight.data.copy_(torch.randn(6, HIDDEN, generator=random))
+        self.draft_id_to_target_id = torch.nn.Parameter(torch.tensor([1, 1, 2, 3, 5, 8]), requires_grad=False)
+
+
 class Skipping(PaddedModel):
     """A target that loads nothing of the layers behind its last one."""
 
@@ -128,6 +141,14 @@ class DraftTest(VllmCase):
         self.assertEqual([name for name in found if name.startswith("draft.") and name.rpartition(".")[0][6:] in SHARED], [])
         says = "of the draft model Head, with 2 shared tensors: no table is asked, load_weights alone says it of 2: model.fc"
         self.assertIn(says, logged.output[0])
+
+    def test_a_table_of_the_drafts_tokens_is_followed_and_its_own_lm_head_is_not_the_targets(self) -> None:
+        found = self.attach(self.speculating(OfFewTokens, "eagle3"), draft="follow", draft_prefix="draft.")
+        self.assertEqual(found["draft.draft_id_to_target_id"], ["draft.d2t"])
+        self.assertEqual(found["draft.lm_head.weight"], ["draft.lm_head.weight"])
+        self.assertIn(["lm_head.weight"], found.values())
+        table = next(view for view in self.receiver.attached.views if view.tensor == "draft.d2t")
+        self.assertEqual((table.dtype, list(table.shape)), (dws.DType.I64.value, [6]))
 
     def test_one_commit_is_of_both_and_of_what_they_share(self) -> None:
         worker = self.speculating()

@@ -17,7 +17,7 @@ from unittest import mock
 
 import torch
 
-from tools.real.engines import check, draft_model, torn
+from tools.real.engines import check, draft_model, drafts, torn
 from tools.real.engines.cells import CONFIGURATIONS, Configuration, chosen
 from tools.real.engines.check import cell_names
 from tools.real.engines.model import CHANGED_SHARE, trained_weights, write_checkpoint
@@ -116,6 +116,19 @@ class DraftTest(unittest.TestCase):
             self.assertEqual([n for n in first if first[n].equal(second[n])], [], name)
             own = [n for n in first if n.startswith(draft_model.PREFIX)]
             self.assertEqual(bool(own), speculation.draft is not None)
+
+    def test_of_a_draft_that_stays_as_it_is_nothing_is_published(self) -> None:
+        for name, mode in drafts.VLLM_MODES.items():
+            one, other = (published(mode.speculation, step, mode.fixed) for step in (1, 2))
+            target, own = draft_model.weights_of(mode.speculation, 2, draft_step=0)
+            at_first = draft_model.weights_of(mode.speculation, 0)
+            follows = [n for n in one if n.startswith((draft_model.PREFIX, draft_model.MTP))]
+            self.assertEqual(bool(follows), not mode.fixed, name)
+            self.assertEqual("--fixed" in mode.command(), mode.fixed)
+            # So a fresh engine gets the target's tensors as they are published, and the draft's of step 0.
+            changed = [n for n, tensor in target.items() if not tensor.equal(other[n] if n in other else at_first[0][n])]
+            self.assertEqual(changed, [] if mode.fixed else [n for n in target if n.startswith(draft_model.MTP)])
+            self.assertEqual([n for n in own if not own[n].equal(at_first[1][n])], [])
 
     def test_each_difference_from_a_fresh_engine_is_named(self) -> None:
         seen = OfDrafts([[7, 8]], [[-1.0, -2.0]], [3, 1], 9, {"target a": "1f", "draft b": "2f"})

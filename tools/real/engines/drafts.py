@@ -1,4 +1,4 @@
-"""Draft models that follow their target: ways to run vllm_draft_run.py, each beside fresh engines."""
+"""Draft models that follow their target, or stay as they are: ways to run vllm_draft_run.py, each beside fresh engines."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from tools.real.engines.torn import HERE
 
 @dataclasses.dataclass(frozen=True)
 class DraftMode:
-    """A way to speculate: of SPECULATIONS."""
+    """A way to speculate: of SPECULATIONS. `fixed`: the draft stays as it is; `ranks`: of tensor parallelism."""
 
     speculation: str
+    fixed: bool = False
+    ranks: int = 1
 
     def command(self) -> list[str]:
-        return [os.path.join(HERE, "vllm_draft_run.py"), "--speculation", self.speculation]
+        command = [os.path.join(HERE, "vllm_draft_run.py"), "--speculation", self.speculation, "--tp", str(self.ranks)]
+        return [*command, "--fixed"] if self.fixed else command
 
     def variables(self, folder: str) -> dict[str, str]:
         """Environment variables for the engine's processes, in addition to those of Environment."""
@@ -39,4 +42,11 @@ class DraftMode:
         return Result(True, str(found["found"]))
 
 
-MODES: dict[str, dict[str, DraftMode]] = {"vllm": {name: DraftMode(name) for name in SPECULATIONS}, "sglang": {}}
+VLLM_MODES = {
+    **{name: DraftMode(name) for name in SPECULATIONS},
+    "eagle-tp2": DraftMode("eagle", ranks=2),
+    "eagle3-tp2": DraftMode("eagle3", ranks=2),
+    "eagle-fixed": DraftMode("eagle", fixed=True),
+    "mtp-fixed": DraftMode("mtp", fixed=True),
+}
+MODES: dict[str, dict[str, DraftMode]] = {"vllm": VLLM_MODES, "sglang": {}}
