@@ -29,7 +29,7 @@ from dws.errors import InvalidArgumentError, LayoutError, StateError
 from dws.plugins.attach import EngineRank, attach_together
 from dws.plugins.probes import Probes
 from dws.plugins.step_gate import Minimum
-from dws.plugins.tensor_memory import bytes_of, synchronize, working_on
+from dws.plugins.tensor_memory import same_bits, synchronize, working_on
 
 VARIABLE = "DWS_ADAPTERS"
 # Releases whose adapters tools/real.sh has compared with those of fresh engines.
@@ -196,7 +196,7 @@ class SglangAdapters:
         ones, others = (
             {key: tensor.to(dtype) for layer in each.layers for key, tensor in layer.weights.items()} for each in (now, made)
         )
-        if ones.keys() != others.keys() or not all(_same(ones[key], others[key]) for key in ones):
+        if ones.keys() != others.keys() or not all(same_bits(ones[key], others[key]) for key in ones):
             raise LayoutError(
                 f"{what}: expected that SGLang has loaded what is in '{shadow.folder}' now, and it has other values: unload the adapter and "
                 "load it again"
@@ -257,7 +257,7 @@ class SglangAdapters:
             synchronize(manager.device)
             for part in self._parts(made, ref.lora_name):
                 found = part.view[slot]
-                if bool(found.any()) if part.tensor is None else not _same(found, part.tensor.to(found.device, found.dtype)):
+                if bool(found.any()) if part.tensor is None else not same_bits(found, part.tensor.to(found.device, found.dtype)):
                     raise StateError(f"adapter '{ref.lora_name}': slot {slot} of {part.name} does not have what SGLang has loaded into it")
 
     def _locked(self, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -307,8 +307,3 @@ def _target_of(name: str, pool: Any) -> Optional[str]:
         return str(importlib.import_module(_UTILS).get_target_module_name(name, pool.target_modules))
     except ValueError:
         return None
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Returns whether two tensors of one device are equal to the bit."""
-    return bool(one.shape == other.shape and one.dtype == other.dtype and bytes_of(one).equal(bytes_of(other)))

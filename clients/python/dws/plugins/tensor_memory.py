@@ -89,6 +89,10 @@ def alike_for_copy(a: Any, b: Any) -> bool:
     return bool(a.shape == b.shape and a.dtype == b.dtype and a.device == b.device)
 
 
+def same_bits(a: Any, b: Any) -> bool:
+    return alike_for_copy(a, b) and bool(bytes_of(a).equal(bytes_of(b)))
+
+
 def alike(a: Any, b: Any) -> bool:
     return alike_for_copy(a, b) and bool(a.stride() == b.stride())
 

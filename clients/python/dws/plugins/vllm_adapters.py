@@ -31,7 +31,7 @@ from dws.errors import LayoutError, StateError
 from dws.plugins.attach import reply_together
 from dws.plugins.probes import Probes
 from dws.plugins.step_gate import Minimum
-from dws.plugins.tensor_memory import bytes_of, synchronize, working_on
+from dws.plugins.tensor_memory import alike_for_copy, bytes_of, same_bits, synchronize, working_on
 
 
 @dataclasses.dataclass(frozen=True)
@@ -340,10 +340,8 @@ def _alike(registered: Any, made: Any, values: bool) -> bool:
 def _equal(ones: list[Any], others: list[Any], values: bool) -> bool:
     if [each is None for each in ones] != [each is None for each in others]:
         return False
-    pairs = [(a, b) for a, b in zip(ones, others) if a is not None]
-    return all(
-        a.shape == b.shape and a.dtype == b.dtype and (not values or bytes_of(a).equal(bytes_of(b))) for a, b in pairs
-    )
+    same = same_bits if values else alike_for_copy
+    return all(same(a, b) for a, b in zip(ones, others) if a is not None)
 
 
 def _listed(tensors: Any) -> list[Any]:
