@@ -12,7 +12,7 @@ from typing import Optional, Sequence
 
 from tools.real.report import matching
 
-MODELS = ("llama", "qwen2", "qwen3", "qwen3-moe", "deepseek", "glm4-moe", "gpt-oss", "gpt-oss-mxfp4", "qwen3-fp8", "qwen3-moe-fp8", "deepseek-fp8", "qwen3-int4")
+MODELS = ("llama", "qwen2", "qwen3", "qwen3-moe", "deepseek", "glm4-moe", "step3p5", "minimax-m2", "gpt-oss", "gpt-oss-mxfp4", "qwen3-fp8", "qwen3-moe-fp8", "deepseek-fp8", "qwen3-int4")
 ENGINES = ("vllm-v1", "vllm-v2", "sglang")
 # How versions reach the engine while it runs. The first is the one that checks of failures use.
 _LIVE = {"vllm": ("extension", "transfer"), "sglang": ("plugin",)}
@@ -87,6 +87,8 @@ CONFIGURATIONS = tuple(
     for ranks in (1, 2)
     # SGLang computes MLA on processors with AMX only, INT4 and attention sinks on GPUs.
     if not (engine == "sglang" and (kind.startswith(("deepseek", "gpt-oss")) or kind.endswith("-int4")))
+    # vLLM's router for the CPU does not compute MiniMax-M2's.
+    if not (engine.startswith("vllm") and kind == "minimax-m2")
 )
 
 

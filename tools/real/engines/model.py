@@ -15,13 +15,14 @@ import fnmatch
 import json
 import os
 import struct
-from typing import Any, Iterator, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import torch
 
 from dws.dtypes import DType
 from tests.common.quantise import oracle
+from tools.real.engines.tensor_shapes import shapes_of
 
 NEXT_TOKEN = 17
 CHANGED_SHARE = 0.05  # from one step of training to the next
@@ -181,6 +182,41 @@ CONFIGS["gpt-oss"] = {
         "truncate": False,
     },
 }
+# vLLM keeps its router in FP32. Its checkpoint has the router in BF16, the router's bias in FP32, and each layer's experts in
+# three tensors.
+CONFIGS["step3p5"] = {
+    **_COMMON,
+    "architectures": ["Step3p5ForCausalLM"],
+    "model_type": "step3p5",
+    "num_attention_groups": _COMMON["num_key_value_heads"],
+    "use_head_wise_attn_gate": True,
+    "use_qk_norm": True,
+    "sliding_window": 32,
+    "layer_types": ["full_attention", "sliding_attention"],
+    "partial_rotary_factors": [0.5, 1.0],
+    "moe_layers_enum": "0,1",
+    "moe_num_experts": 4,
+    "moe_top_k": 2,
+    "moe_intermediate_size": 64,
+    "share_expert_dim": 64,
+    "moe_router_activation": "softmax",  # vLLM computes no other on the CPU
+    "swiglu_limits": [0.0, 0.0],
+    "swiglu_limits_shared": [0.0, 0.0],
+}
+# SGLang keeps its router in FP32; its checkpoint has the router in BF16, and the router's bias in FP32.
+CONFIGS["minimax-m2"] = {
+    **_COMMON,
+    "architectures": ["MiniMaxM2ForCausalLM"],
+    "model_type": "minimax_m2",
+    "intermediate_size": 64,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "use_routing_bias": True,
+    "scoring_func": "sigmoid",
+    "use_qk_norm": True,
+    "qk_norm_type": "per_layer",
+    "rotary_dim": 16,
+}
 # On two ranks vLLM pads its experts: the second one has half as many groups of 32 as the first.
 CONFIGS["gpt-oss-mxfp4"] = {**CONFIGS["gpt-oss"], **_MXFP4, "intermediate_size": 96}
 CONFIGS["qwen3-fp8"] = {**CONFIGS["qwen3"], **_TILED, **_FP8}
@@ -303,7 +339,7 @@ def token_text(token: int) -> str:
 def version_weights(kind: str, version: int) -> dict[str, torch.Tensor]:
     """The weights of version 0 or 1, by the names of a checkpoint."""
     weights = {}
-    for number, (name, shape) in enumerate(_shapes(CONFIGS[kind])):
+    for number, (name, shape) in enumerate(shapes_of(CONFIGS[kind])):
         changes = name.startswith(_CHANGING)
         random = torch.Generator().manual_seed(2 * number + (version if changes else 0))
         noise = torch.randn(shape, generator=random)
@@ -327,7 +363,7 @@ def trained_weights(kind: str, step: int) -> dict[str, torch.Tensor]:
     least one."""
     weights = {}
     growth = 1.0 if view_of(kind) is None else 1.25  # so that scales change
-    for number, (name, shape) in enumerate(_shapes(CONFIGS[kind])):
+    for number, (name, shape) in enumerate(shapes_of(CONFIGS[kind])):
         random = torch.Generator().manual_seed(number)
         noise = torch.randn(shape, generator=random)
         value = noise / 4 + 1 if len(shape) == 1 else noise * (2 / shape[1] ** 0.5)
@@ -340,7 +376,7 @@ def trained_weights(kind: str, step: int) -> dict[str, torch.Tensor]:
 
 
 def _type_of(name: str) -> torch.dtype:
-    return torch.float32 if name.endswith("e_score_correction_bias") else torch.bfloat16
+    return torch.float32 if name.endswith(("e_score_correction_bias", "router_bias")) else torch.bfloat16
 
 
 def write_checkpoint(folder: str, kind: str, weights: dict[str, torch.Tensor]) -> None:
@@ -363,80 +399,3 @@ def write_checkpoint(folder: str, kind: str, weights: dict[str, torch.Tensor]) -
         file.write(struct.pack("<Q", len(text)) + text)
         for tensor in stored.values():
             file.write(tensor.data)
-
-
-def _shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    hidden, vocab = int(config["hidden_size"]), int(config["vocab_size"])
-    yield "model.embed_tokens.weight", (vocab, hidden)
-    for layer in range(int(config["num_hidden_layers"])):
-        at = f"model.layers.{layer}"
-        attention = _latent_attention if "kv_lora_rank" in config else _attention
-        yield from attention(f"{at}.self_attn", config)
-        for norm in ("input_layernorm", "post_attention_layernorm"):
-            yield f"{at}.{norm}.weight", (hidden,)
-        if config["model_type"] == "gpt_oss":
-            yield from _stacked_experts(f"{at}.mlp", config)
-            continue
-        dense = layer < int(config.get("first_k_dense_replace", 0))
-        yield from _mlp(f"{at}.mlp", {**config, "n_routed_experts": 0} if dense else config)
-    yield "model.norm.weight", (hidden,)
-    yield "lm_head.weight", (vocab, hidden)
-
-
-def _attention(at: str, config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    hidden, dim = int(config["hidden_size"]), int(config["head_dim"])
-    query, key_value = (
-        int(config[k]) * dim for k in ("num_attention_heads", "num_key_value_heads")
-    )
-    for letter, rows in (("q", query), ("k", key_value), ("v", key_value)):
-        yield f"{at}.{letter}_proj.weight", (rows, hidden)
-        if config["model_type"] in ("qwen2", "gpt_oss"):
-            yield f"{at}.{letter}_proj.bias", (rows,)
-    yield f"{at}.o_proj.weight", (hidden, query)
-    if config["model_type"] == "gpt_oss":
-        yield f"{at}.o_proj.bias", (hidden,)
-        yield f"{at}.sinks", (int(config["num_attention_heads"]),)
-    if config["model_type"].startswith("qwen3") or config.get("use_qk_norm"):
-        for letter in "qk":
-            yield f"{at}.{letter}_norm.weight", (dim,)
-
-
-def _latent_attention(at: str, config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    hidden, heads, rank = (int(config[k]) for k in ("hidden_size", "num_attention_heads", "kv_lora_rank"))
-    plain, turned, value = (int(config[k]) for k in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
-    query = heads * (plain + turned)
-    if config["q_lora_rank"] is None:
-        yield f"{at}.q_proj.weight", (query, hidden)
-    else:
-        yield f"{at}.q_a_proj.weight", (config["q_lora_rank"], hidden)
-        yield f"{at}.q_a_layernorm.weight", (config["q_lora_rank"],)
-        yield f"{at}.q_b_proj.weight", (query, config["q_lora_rank"])
-    yield f"{at}.kv_a_proj_with_mqa.weight", (rank + turned, hidden)
-    yield f"{at}.kv_a_layernorm.weight", (rank,)
-    yield f"{at}.kv_b_proj.weight", (heads * (plain + value), rank)
-    yield f"{at}.o_proj.weight", (hidden, heads * value)
-
-
-def _mlp(at: str, config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    hidden = int(config["hidden_size"])
-    experts = int(config.get("num_experts") or config.get("n_routed_experts") or 0)
-    middle = int(config["moe_intermediate_size" if experts else "intermediate_size"])
-    if experts:
-        yield f"{at}.gate.weight", (experts, hidden)
-        if config["model_type"] == "glm4_moe":
-            yield f"{at}.gate.e_score_correction_bias", (experts,)
-    shared = [f"{at}.shared_experts"] if config.get("n_shared_experts") else []
-    for one in [*(f"{at}.experts.{e}" for e in range(experts)), *shared] if experts else [at]:
-        for letter in ("gate", "up"):
-            yield f"{one}.{letter}_proj.weight", (middle, hidden)
-        yield f"{one}.down_proj.weight", (hidden, middle)
-
-
-def _stacked_experts(at: str, config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    hidden, middle, experts = (int(config[k]) for k in ("hidden_size", "intermediate_size", "num_local_experts"))
-    yield f"{at}.router.weight", (experts, hidden)
-    yield f"{at}.router.bias", (experts,)
-    yield f"{at}.experts.gate_up_proj", (experts, hidden, 2 * middle)
-    yield f"{at}.experts.gate_up_proj_bias", (experts, 2 * middle)
-    yield f"{at}.experts.down_proj", (experts, middle, hidden)
-    yield f"{at}.experts.down_proj_bias", (experts, hidden)
