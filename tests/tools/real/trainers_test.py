@@ -100,6 +100,10 @@ class CasesTest(unittest.TestCase):
                 self.assertEqual(check.run(options, self.PYTHON), status)
                 self.assertEqual(said.getvalue().splitlines()[0], line)
 
+    def test_a_model_names_what_it_needs_beside_its_trainer(self) -> None:
+        self.assertIn("torchvision", check.CASES["names-gemma3-vl"].needs)
+        self.assertNotIn("torchvision", check.CASES["names-olmoe"].needs)
+
     def test_every_case_has_its_program(self) -> None:
         for name, case in check.CASES.items():
             self.assertTrue(os.path.exists(case.command("python")[-1]), name)

@@ -112,9 +112,13 @@ def _faults(case: str) -> Case:
     return Case("on_demand_faults.py", senders=0, options=(f"--case={case}",), engine=False, needs=_FSDP)
 
 
-def _names(model: str, via: str) -> Case:
-    """The engine is vLLM."""
-    needs = ("torch", "transformers", "vllm", *{"hf": ("accelerate",), "grpo": _TRL}.get(via, ()))
+def _names(model: str, via: str, *more: str) -> Case:
+    """The engine is vLLM.
+
+    Args:
+      more: packages that the model needs.
+    """
+    needs = ("torch", "transformers", "vllm", *{"hf": ("accelerate",), "grpo": _TRL}.get(via, ()), *more)
     options = (f"--model={model}", f"--via={via}")
     return Case("names_run.py", senders=2 if via == "fsdp2" else 1, options=options, engine=False, needs=needs)
 
@@ -180,7 +184,9 @@ CASES = {
     "names-qwen3-moe-grpo": _names("qwen3_moe", "grpo"),
     "names-deepseek-v3": _names("deepseek_v3", "publisher"),  # vLLM casts the bias of its router to FP32
     "names-qwen3-next": _names("qwen3_next", "publisher"),
-    "names-gemma3-vl": _names("gemma3", "publisher"),
+    "names-gemma3-vl": _names("gemma3", "publisher", "torchvision"),  # vLLM asks transformers for its processor of images
+    "names-afmoe": _names("afmoe", "fsdp2"),  # vLLM casts its router and the bias of that to FP32
+    "names-ernie4-5-moe": _names("ernie4_5_moe", "publisher"),  # the bias of its router has a dimension more than vLLM's
     "fsdp2-adapter": _adapter("fsdp2", ranks=2),
     "grpo": Case("grpo_run.py", needs=_TRL),
     "grpo-adapter": _adapter("grpo", needs=_TRL),

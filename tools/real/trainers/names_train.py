@@ -25,6 +25,7 @@ SIZES = {
 
 # Sizes that vLLM's kernels take, and what vLLM reads of a config and transformers does not have.
 OF_MODEL: dict[str, dict[str, Any]] = {
+    "afmoe": {"score_func": "sigmoid", "route_norm": True, "n_group": 1, "topk_group": 1},
     "deepseek_v3": {
         "kv_lora_rank": 512, "q_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 64, "v_head_dim": 32,
         "topk_method": "noaux_tc", "scoring_func": "sigmoid",

@@ -361,6 +361,17 @@ class CaptureTest(unittest.TestCase):
         box = Part("blocks", [(0, 2), (0, 3), (0, 4), (0, 16)])
         self.assertEqual(padded, Viewed(Parts([box]), (2, 4, 5, 16), (0, 1, 2, 3)))
 
+    def test_a_tensor_may_have_a_dimension_of_one_more_or_less(self) -> None:
+        shapes = {"row": (1, 5), "flat": (5,)}
+
+        def source(shape: tuple[int, ...], load: Any) -> Any:
+            captured = self.check_model(One(shape, load), numbered(shapes))
+            return source_of_pieces(shape, captured.pieces["weight"], shapes)
+
+        # As Ernie-4.5-MoE has the bias of its router.
+        self.assertEqual(source((5,), lambda p, w: p.copy_(w["row"].squeeze(0))), Viewed("row", (1, 5), (0, 1)))
+        self.assertEqual(source((1, 5), lambda p, w: p.copy_(w["flat"].unsqueeze(0))), Parts([Part("flat", [0, (0, 5)])]))
+
     def test_elements_that_stay_as_they_are_are_counted(self) -> None:
         captured = capture(One((4, 6), lambda p, w: p[:2].copy_(w["c"])), declared(numbered(SHAPES)))
         self.assertEqual((captured.refused, captured.padded), ({}, {"weight": 12}))
