@@ -368,7 +368,7 @@ class CaptureTest(unittest.TestCase):
             captured = self.check_model(One(shape, load), numbered(shapes))
             return source_of_pieces(shape, captured.pieces["weight"], shapes)
 
-        # As Ernie-4.5-MoE has the bias of its router.
+        # Ernie-4.5-MoE has the bias of its router so.
         self.assertEqual(source((5,), lambda p, w: p.copy_(w["row"].squeeze(0))), Viewed("row", (1, 5), (0, 1)))
         self.assertEqual(source((1, 5), lambda p, w: p.copy_(w["flat"].unsqueeze(0))), Parts([Part("flat", [0, (0, 5)])]))
 
