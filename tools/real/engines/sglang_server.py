@@ -11,7 +11,7 @@ from tools.real.engines.observation import Sample
 
 
 # Modules of SGLang with the models that the checks use.
-_MODELS = {"glm4_moe", "llama", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"}
+_MODELS = {"glm4_moe", "llama", "minimax_m2", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "step3p5"}
 
 
 def other_models(packages: str) -> list[str]:
