@@ -20,8 +20,8 @@ from tools.real.record import Ran, read
 RECORD = Path("docs/ran.json")
 CELLS = Path("docs/real-engines.md")
 TABLE = Path("docs/features.md")
-# Cells that have a table of their own: ENGINE/GROUP/WAY.
-GROUPS = {"torn": "torn passes under load", "draft": "draft models that follow"}
+# Cells that have a table of their own: ENGINE/GROUP/WAY, or all of a check.
+GROUPS = {"torn": "torn passes under load", "draft": "draft models", "adapters": "adapters of LoRA"}
 BEGIN, END = "<!-- made from ran.json -->", "<!-- end -->"
 # By how a row of features.md begins: the cases that it is about, and the package whose release it names.
 ROWS = {
@@ -31,6 +31,7 @@ ROWS = {
     "PyTorch: ": (("trainers/fsdp*",), "torch"),
     "transformers": (("declare/*",), "transformers"),
     "TRL: ": (("trainers/grpo*",), "trl"),
+    "peft": (("adapters/*", "trainers/*-adapter"), ""),
     "DeepSpeed": (("trainers/zero*",), "deepspeed"),
     "Megatron-Core": (("trainers/megatron*",), "megatron-core"),
     "verl": (("verl/*",), "verl"),
@@ -54,8 +55,8 @@ def _state(ran: Iterable[Ran]) -> list[tuple[str, str, str]]:
 
 def cells(ran: Mapping[str, Ran]) -> str:
     """The tables of docs/real-engines.md: a row for each configuration that has run, a column for each check."""
-    mine = {name.removeprefix("engines/"): one for name, one in ran.items() if name.startswith("engines/")}
-    groups = {group: {n: one for n, one in mine.items() if f"/{group}/" in n} for group in GROUPS}
+    mine = {name.removeprefix("engines/"): one for name, one in ran.items() if name.startswith(("engines/", "adapters/"))}
+    groups = {group: {n: one for n, one in mine.items() if f"/{group}/" in f"/{n}"} for group in GROUPS}
     grouped = {name for found in groups.values() for name in found}
     states = _state(mine.values())
     letters = {state: chr(ord("a") + number) if len(states) > 1 else "" for number, state in enumerate(states)}

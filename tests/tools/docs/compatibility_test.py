@@ -74,6 +74,7 @@ class RanTest(unittest.TestCase):
             "engines/vllm-v1/llama/tp10/extension": Ran(True, "fine", "2030-01-01", "dcba", old),
             "engines/vllm-v1/llama/tp2/kill-engine": Ran(False, "it died", "2030-01-02", "abcd", vllm),
             "engines/vllm/torn/v1": Ran(True, "9 passes, 0 torn", "2030-01-02", "abcd", vllm),
+            "adapters/vllm/tp1/equal": Ran(True, "28 times as a fresh engine", "2030-01-02", "abcd", vllm),
             "trainers/grpo": Ran(True, "", "2030-01-02", "abcd", {"trl": "7.7"}),
         }
         lines = compatibility.cells(ran).splitlines()
@@ -82,6 +83,7 @@ class RanTest(unittest.TestCase):
         self.assertEqual(rows, ["| vllm-v1/llama/tp2 | ok a | **FAILED** a |", "| vllm-v1/llama/tp10 | ok b |  |"])
         self.assertIn("| engine | extension | kill-engine |", lines)
         self.assertIn("| vllm/torn/v1 | 9 passes, 0 torn a |", lines)
+        self.assertIn("| adapters/vllm/tp1/equal | 28 times as a fresh engine a |", lines)
         row = "| TRL: `GRPOTrainer` | 1.0 | CPU | not recorded | unknown |\n| other | 1 | x | y | z |\n"
         self.assertEqual(
             compatibility.with_days(row, ran),
