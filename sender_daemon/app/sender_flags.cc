@@ -4,16 +4,30 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "common/base/check.h"
 #include "common/model/limits.h"
+#include "common/service/peers/peer_address.h"
 #include "common/service/program/daemon_flags.h"
 #include "common/sync_state/presence_limits.h"
 #include "sender_daemon/shared/shared_sink.h"
 #include "sender_daemon/slime/slime_sink.h"
 
 namespace dws {
+
+std::vector<std::string> PlainTrainPeers(const SenderOptions& options) {
+  std::vector<std::string> plain;
+  for (size_t rank = 0; rank < options.train_peers.size(); ++rank) {
+    const std::string& peer = options.train_peers[rank];
+    const bool other = rank != options.trainer_rank && !UnixPathOf(peer).has_value();
+    if (other && !options.tls.given()) plain.push_back("--train-peers " + peer);
+  }
+  return plain;
+}
+
 namespace {
 
 void AddTransferFlags(CLI::App& app, SenderOptions& options) {
@@ -114,6 +128,29 @@ void AddTrainFlags(CLI::App& app, SenderOptions& options) {
               {.bytes_min = 0, .bytes_max = limits::kRegionBytesMax});
 }
 
+void FinishTrainFlags(Config& config, const SenderOptions& options) {
+  const std::vector<std::string>& peers = options.train_peers;
+  if (!peers.empty() && options.trainer_rank >= peers.size()) {
+    config.Reject("train-peers", fmt::format("it names {} senders, and this one is of rank {}",
+                                             peers.size(), options.trainer_rank));
+  }
+  for (auto peer = peers.begin(); peer != peers.end(); ++peer) {
+    if (std::find(peers.begin(), peer, *peer) == peer) continue;
+    config.Reject("train-peers",
+                  fmt::format("it names {} twice: expected another sender for each rank", *peer));
+  }
+  if (options.insecure) return;
+  for (const std::string& peer : PlainTrainPeers(options)) {
+    config.Reject(
+        "train-peers",
+        fmt::format("{} without TLS: anybody who takes that port can speak for that rank. On one "
+                    "host give unix: and the sender's --socket, else --tls-ca, --tls-cert and "
+                    "--tls-key (`dws-certificates` makes them), or --insecure if every user and "
+                    "the network are trusted",
+                    peer));
+  }
+}
+
 }  // namespace
 
 void AddSenderFlags(CLI::App& app, SenderOptions& options) {
@@ -161,7 +198,7 @@ void AddSenderFlags(CLI::App& app, SenderOptions& options) {
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   app.add_flag("--insecure", options.insecure,
-               "Allow TCP without TLS: --listen anywhere, --http beyond loopback");
+               "Allow TCP without TLS: --listen anywhere, --train-peers, --http beyond loopback");
   AddSecurityFlags(app, options.tls, options.allow_users);
   {
     const TierOfFlags supported(app, Tier::kSupported);
@@ -185,10 +222,7 @@ void FinishSenderFlags(Config& config, SenderOptions& options) {
   if (options.fabric.on && options.egress_bytes_per_second > 0) {
     config.Reject("fabric", "receivers read by themselves, which --egress-limit cannot hold");
   }
-  if (!options.train_peers.empty() && options.trainer_rank >= options.train_peers.size()) {
-    config.Reject("train-peers", fmt::format("it names {} senders, and this one is of rank {}",
-                                             options.train_peers.size(), options.trainer_rank));
-  }
+  FinishTrainFlags(config, options);
   FinishSharedFlags(config, options.shared_dir, options.profile, options.insecure);
   FinishSlimeFlags(config, options.slime_dir);
 }

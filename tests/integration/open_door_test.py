@@ -103,16 +103,22 @@ class OpenDoorTest(IntegrationCase):
                 (*receiver, "--sender=unix:/s.sock", "--listen=[::1]:0"),
                 "--listen [::1]:0 without TLS",
             ),
+            (
+                (cluster.SENDER, "--train-peers=unix:/s.sock,127.0.0.1:1"),
+                "--train-peers 127.0.0.1:1 without TLS",
+            ),
         ):
             with self.subTest(command):
                 error = self.refused_start(*command)
                 for word in (found, "--tls-ca", "dws-certificates", "--insecure"):
                     self.assertIn(word, error)
         self.assertIn("absolute path", self.refused_start(*receiver, "--sender=unix:s.sock"))
+        twice = self.refused_start(cluster.SENDER, "--train-peers=unix:/s.sock,unix:/s.sock")
+        self.assertIn("it names unix:/s.sock twice", twice)
 
     @needs_root
     def test_ports_opened_by_insecure_are_reported_and_take_no_orders(self) -> None:
-        sender = self.cluster.start_sender(0, "--insecure")
+        sender = self.cluster.start_sender(0, "--insecure", "--train-peers=127.0.0.1:1,127.0.0.1:2")
         receiver = self.cluster.start_receiver("receiver-0", "--insecure")
         self.sync()
         for daemon in self.cluster.daemons:
@@ -126,7 +132,7 @@ class OpenDoorTest(IntegrationCase):
             self.assertEqual(self.status(daemon).drain, 0)
         self.assertEqual(self.status(receiver).receiver.commits, 1)
         for daemon, parts in (
-            (sender, [f"--listen {sender.address}"]),
+            (sender, ["--train-peers 127.0.0.1:2", f"--listen {sender.address}"]),
             (receiver, [f"--sender {sender.address}", f"--listen {receiver.address}"]),
         ):
             self.assertEqual(list(self.status(daemon).insecure), parts)
