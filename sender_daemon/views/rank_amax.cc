@@ -14,6 +14,8 @@ namespace {
 
 using quantise::ViewLayout;
 
+constexpr uint16_t kMagnitudeMax = 0x7FFF;  // a NaN
+
 std::map<size_t, const ViewLayout::MatrixTensor*> ByShard(const ViewLayout& view) {
   std::map<size_t, const ViewLayout::MatrixTensor*> tensors;
   for (const ViewLayout::MatrixTensor& tensor : view.matrix_tensors()) {
@@ -116,6 +118,11 @@ Status OtherAmax::Add(ByteSpan bytes) {
     known_[place->matrices][place->part] = true;
     for (size_t i = 0; i < amax.size(); ++i) {
       const auto magnitude = LoadLe<uint16_t>(AsBytes(part.amax()).data() + i * sizeof(uint16_t));
+      if (magnitude > kMagnitudeMax) {
+        return InvalidArgumentError(
+            "tensor {}, slice {}: expected a magnitude of BF16, without a sign, found bits {:#06x}",
+            name, part.slice(), magnitude);
+      }
       amax[i] = std::max(amax[i], magnitude);
     }
   }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "proto/view_amax.pb.h"
 #include "sender_daemon/views/view_snapshot.h"
 #include "tests/common/delta/samples.h"
 #include "tests/sender_daemon/weights.h"
@@ -174,6 +175,12 @@ TEST_CASE("the amax of another version, stream or view is refused", "[views]") {
   CHECK_THAT(why(scene.Collect(0, 1).Add(second.MessageOf(1, 1))), Contains("share=gate+up"));
   CHECK_THAT(why(scene.Collect(0, 1).Add(ByteSpan(message).first(message.size() - 1))),
              Contains("no such message"));
+  v1::ViewAmax negative;
+  REQUIRE(negative.ParseFromArray(message.data(), static_cast<int>(message.size())));
+  std::string& amax = *negative.mutable_slices(0)->mutable_amax();
+  amax[1] = static_cast<char>(amax[1] | 0x80);
+  CHECK_THAT(why(scene.Collect(0, 1).Add(AsBytes(negative.SerializeAsString()))),
+             Contains("without a sign, found bits 0x"));
 }
 
 TEST_CASE("every part comes from exactly one rank", "[views]") {
