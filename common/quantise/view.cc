@@ -1,10 +1,13 @@
 #include "common/quantise/view.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/printable.h"
 #include "common/model/identity_limits.h"
 #include "common/quantise/derived_tensors.h"
 
@@ -92,6 +95,12 @@ Result<View> ParseView(std::string_view name) {
   if (name.size() > limits::kViewNameBytesMax) {
     return InvalidArgumentError("a view's name has {} bytes, at most {} are supported", name.size(),
                                 limits::kViewNameBytesMax);
+  }
+  if (const std::string escaped = EscapeUnprintable(name); escaped != name) {
+    return InvalidArgumentError(
+        "view '{}', shown here with escapes, has characters that cannot be printed: expected "
+        "letters, digits and other characters that can",
+        escaped);
   }
   View view;
   std::string_view rest = name;
@@ -197,6 +206,10 @@ Result<std::map<size_t, size_t>> ViewLayout::FindMatrixTensors(const View& view,
   const std::vector<Shard>& shards = trainer.shards();
   const auto quantised = [&view](const TensorSpec& tensor) { return view.Quantises(tensor); };
   DWS_ASSIGN_OR_RETURN(const auto shared, FindShared(view.shares, quantised, trainer));
+  for (const SharedParts& parts : view.shares) {
+    DWS_ASSIGN_OR_RETURN(const auto sets, FindShared(std::span(&parts, 1), quantised, trainer));
+    if (sets.empty()) unused_shares_.push_back(fmt::format("{}", fmt::join(parts, "+")));
+  }
   std::map<size_t, size_t> set;
   for (size_t i = 0; i < shards.size(); ++i) {
     if (quantised(shards[i].tensor)) set[i] = i;

@@ -35,8 +35,8 @@ struct View {
 
 // "fp8-block128/deepseek", "fp8-block128/deepseek,except=lm_head.weight,except=*.gate.weight".
 // "nvfp4/modelopt,share=q_proj+k_proj+v_proj,share=gate_proj+up_proj". INVALID_ARGUMENT: there is
-// no such recipe, the name is too long, a part of it is not understood, or the recipe has no scale
-// that tensors could share.
+// no such recipe, the name is too long or has characters that cannot be printed, a part of it is
+// not understood, or the recipe has no scale that tensors could share.
 Result<View> ParseView(std::string_view name);
 
 // The cuts of the view's tensors as cuts of the trainer's tensors that they are made of. Tensors
@@ -90,6 +90,8 @@ class ViewLayout {
   const std::vector<Constant>& constants() const { return constants_; }
   const std::vector<Matrices>& matrices() const { return matrices_; }
   const std::vector<MatrixTensor>& matrix_tensors() const { return matrix_tensors_; }
+  // The sets of View::shares, joined by '+', of which the rank has no tensor.
+  const std::vector<std::string>& unused_shares() const { return unused_shares_; }
   // Returns the name of a tensor that must have one scale a matrix, and of whose matrices other
   // ranks have parts; nullopt: there is none.
   std::optional<std::string> DividedTensor(const RankLayout& trainer) const;
@@ -107,6 +109,7 @@ class ViewLayout {
   std::vector<Constant> constants_;
   std::vector<Matrices> matrices_;
   std::vector<MatrixTensor> matrix_tensors_;  // by shard, ascending
+  std::vector<std::string> unused_shares_;
 };
 
 }  // namespace dws::quantise

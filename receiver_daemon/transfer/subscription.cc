@@ -267,13 +267,17 @@ Result<LayoutSetPtr> Subscription::Layouts() const {
 
 std::string Subscription::MissingTarget() const {
   MutexLock lock(mutex_);
-  if (!state_.Layouts().has_value()) return fmt::format("nothing heard from sender {}", Unheard());
+  const auto layouts = state_.Layouts();
+  if (!layouts.has_value()) return fmt::format("nothing heard from sender {}", Unheard());
+  const std::string& view = layouts->front()->view();
   for (size_t i = 0; i < addresses_.size(); ++i) {
     const SubscriptionState::Sender& sender = state_.senders()[i];
     if (!sender.connected)
       return fmt::format("sender {} is not connected: {}", addresses_[i], last_errors_[i]);
     if (sender.trainer_rank.has_value() && sender.offers.empty()) {
-      return fmt::format("sender {} has published no version yet", addresses_[i]);
+      return view.empty()
+                 ? fmt::format("sender {} has published no version yet", addresses_[i])
+                 : fmt::format("sender {} has no version of view '{}' yet", addresses_[i], view);
     }
   }
   return "no version is offered by all trainer ranks";

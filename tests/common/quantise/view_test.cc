@@ -42,6 +42,9 @@ TEST_CASE("a view's name is a recipe and what it leaves out", "[quantise]") {
   CHECK_THAT(Why("mxfp8/floor,except="), Contains("found 'except='"));
   CHECK_THAT(Why("mxfp8/floor,except=" + std::string(limits::kViewNameBytesMax, 'a')),
              Contains("at most 4096"));
+  CHECK_THAT(Why("mxfp8/floor,except=a\xFF"
+                 "b"),
+             Contains("except=a\\xffb'") && Contains("cannot be printed"));
 }
 
 TEST_CASE("patterns are of whole names", "[quantise]") {
@@ -162,6 +165,7 @@ TEST_CASE("matrices of one scale say which parts other ranks have", "[quantise]"
   CHECK(view->matrices()[0].IsDivided());
   CHECK_FALSE(view->matrices()[1].IsDivided());
   CHECK(view->DividedTensor(trainer) == "a.gate.weight");
+  CHECK(view->unused_shares().empty());
   REQUIRE(view->matrix_tensors().size() == 3);
   const ViewLayout::MatrixTensor& up = view->matrix_tensors()[1];
   CHECK(up.parts == 6);
@@ -183,6 +187,8 @@ TEST_CASE("tensors that are not quantised share no scale", "[quantise]") {
                                        {.tensor = Matrix("v.up_proj.weight", {16, 32})}});
   const std::string shared = "nvfp4/modelopt,share=gate_proj+up_proj,except=v.*";
   CHECK(ViewLayout::Create(shared, trainer).value().matrices().size() == 1);
+  const auto unused = ViewLayout::Create(shared + ",share=Gate_proj+up", trainer);
+  CHECK(unused.value().unused_shares() == std::vector<std::string>{"Gate_proj+up"});
   const auto refused = ViewLayout::Create(shared + ",except=l.up_proj.*", trainer);
   CHECK_THAT(std::string(Message(refused.status())), Contains("l.gate_proj.weight") &&
                                                          Contains("l.up_proj.weight") &&
