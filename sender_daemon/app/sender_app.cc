@@ -20,6 +20,7 @@
 #include "common/service/listen_address.h"
 #include "common/service/sockets/handle_socket.h"
 #include "common/transport/fabric/fabric_host.h"
+#include "sender_daemon/app/sender_flags.h"
 #include "sender_daemon/app/sender_operations.h"
 #include "sender_daemon/app/sender_readiness.h"
 #include "sender_daemon/app/version_history.h"
@@ -211,6 +212,7 @@ Status SenderApp::StartParts() {
       .place_stale_after = options_.folder_stale_after,
       .drain = drain_,
       .places = sinks_,
+      .views = [this] { return views_ == nullptr ? std::nullopt : views_->failure(); },
       .show = [this](bool ready, const std::string& reason) { ShowReadiness(ready, reason); }});
   StartPipeline();
   DWS_ASSIGN_OR_RETURN(handles_, HandleSocket::Listen({.path = options_.socket + ".handles",
@@ -308,6 +310,7 @@ void SenderApp::StartOperations() {
           .metrics = metrics_,
           .drain = drain_,
           .on_drain = [this] { readiness_->Update(); },
+          .failure = [this] { return readiness_->Failure(); },
           .sinks = sinks_,
           .fabric = *fabric_,
           .history = history_,
@@ -382,7 +385,8 @@ Status SenderApp::Serve() {
   DWS_RETURN_IF_ERROR(StartServers({.operations = *operations_,
                                     .metrics = metrics_.registry(),
                                     .local = std::move(local),
-                                    .remote = std::move(remote)}));
+                                    .remote = std::move(remote),
+                                    .plain_peers = PlainTrainPeers(options_)}));
   LogInfo("listening",
           {{"socket", options_.socket}, {"sync_port", grpc_port()}, {"http_port", http_port()}});
   return WritePorts("sync");

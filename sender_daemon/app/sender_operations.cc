@@ -80,8 +80,7 @@ void SenderOperations::FillStatus(v1::StatusReply& reply) const {
   reply.set_daemon("dws-sender");
   reply.set_job_id(names_.job_id);
   reply.set_ready(life.ready);
-  reply.set_reason(life.ready ? FailureOf(parts_.sinks).value_or(PlaceFailure()).reason
-                              : life.reason);
+  reply.set_reason(life.ready ? parts_.failure().value_or(PlaceFailure()).reason : life.reason);
   reply.set_uptime_seconds(ToSeconds(parts_.clock.Now() - started_));
   reply.set_drain(!parts_.drain.draining() ? v1::DRAIN_STATE_NONE
                   : Remaining().empty()    ? v1::DRAIN_STATE_DRAINED

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "common/base/clock.h"
@@ -37,7 +38,8 @@ class SenderOperations final : public AdminOperations {
     const Clock& clock;
     SenderMetrics& metrics;
     DrainSwitch& drain;
-    std::function<void()> on_drain;  // after the switch was turned
+    std::function<void()> on_drain;                        // after the switch was turned
+    std::function<std::optional<PlaceFailure>()> failure;  // SenderReadiness::Failure
     const VersionSinks& sinks;
     const FabricHost& fabric;
     const VersionHistory& history;

@@ -8,18 +8,6 @@
 
 namespace dws {
 
-std::optional<PlaceFailure> FailureOf(const VersionSinks& places) {
-  std::optional<PlaceFailure> longest;
-  for (const auto& place : places) {
-    std::optional<PlaceFailure> failure = place->failure();
-    if (!failure.has_value() || (longest.has_value() && failure->lasts <= longest->lasts)) continue;
-    failure->reason =
-        fmt::format("nothing can be published to --{}: {}", place->name(), failure->reason);
-    longest = std::move(failure);
-  }
-  return longest;
-}
-
 void SenderReadiness::SetRegistered(bool registered) {
   {
     MutexLock lock(mutex_);
@@ -45,6 +33,18 @@ void SenderReadiness::Update() {
   parts_.show(told_->empty(), *told_);
 }
 
+std::optional<PlaceFailure> SenderReadiness::Failure() const {
+  std::optional<PlaceFailure> longest = parts_.views();
+  for (const auto& place : parts_.places) {
+    std::optional<PlaceFailure> failure = place->failure();
+    if (!failure.has_value() || (longest.has_value() && failure->lasts <= longest->lasts)) continue;
+    failure->reason =
+        fmt::format("nothing can be published to --{}: {}", place->name(), failure->reason);
+    longest = std::move(failure);
+  }
+  return longest;
+}
+
 std::string SenderReadiness::Reason() const {
   {
     MutexLock lock(mutex_);
@@ -58,7 +58,7 @@ std::string SenderReadiness::Reason() const {
   }
   const Duration after = parts_.place_stale_after;
   if (after == Duration::zero()) return "";
-  const std::optional<PlaceFailure> failure = FailureOf(parts_.places);
+  const std::optional<PlaceFailure> failure = Failure();
   if (!failure.has_value() || failure->lasts < after) return "";
   return fmt::format("for more than {} s {}",
                      std::chrono::ceil<std::chrono::seconds>(after).count(), failure->reason);

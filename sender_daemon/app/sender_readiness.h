@@ -14,20 +14,17 @@
 
 namespace dws {
 
-// The failure of the place that has failed longest, in words with the flag that names the place;
-// nullopt: none fails.
-std::optional<PlaceFailure> FailureOf(const VersionSinks& places);
-
 // Not ready while no trainer is registered, versions cannot be recorded, an operator has drained
-// it, or nothing could be published to one of its places for some time. Lifecycle: all references
-// must outlive it. Threads: safe from any.
+// it, or nothing could be published to one of its places, or in a view, for some time. Lifecycle:
+// all references must outlive it. Threads: safe from any.
 class SenderReadiness {
  public:
   struct Parts {
     std::string awaited;  // "trainer rank 0 of job 'a' to register on /run/dws/sender-0.sock"
-    Duration place_stale_after{};  // how long a place may fail; zero: for ever
+    Duration place_stale_after{};  // how long one may fail; zero: for ever
     const DrainSwitch& drain;
     const VersionSinks& places;
+    std::function<std::optional<PlaceFailure>()> views;  // FollowedViews::failure
     // Called at every change, one call at a time.
     std::function<void(bool ready, const std::string& reason)> show;
   };
@@ -38,6 +35,9 @@ class SenderReadiness {
   void SetTrouble(const Status& trouble);
   // Also after the operator's drain has changed, and about every second: places fail with time.
   void Update();
+  // The failure that has lasted longest: of a place, in words with the flag that names the place,
+  // or of views; nullopt: nothing fails.
+  std::optional<PlaceFailure> Failure() const;
 
  private:
   std::string Reason() const;  // empty: ready

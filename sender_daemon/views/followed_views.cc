@@ -84,6 +84,9 @@ Status FollowedViews::Begin(const std::string& name, const RetainedVersionPtr& f
         CheckDivided(followed.view->view(), trainer_->layout(), trainer_->world_size));
     LogInfo("view_begun",
             {{"view", name}, {"bytes", followed.view->state()->layout().size_bytes()}});
+    for (const std::string& share : followed.view->view().unused_shares()) {
+      LogWarning("view_share_unused", {{"view", name}, {"share", share}});
+    }
     followed.former = former;
     Fill(name, followed);
   }
@@ -104,7 +107,7 @@ void FollowedViews::Fill(const std::string& name, Followed& followed) {
     const TimePoint began = parts_.clock.Now();
     if (divided) {
       view.Measure(*version, nullptr, parts_.pool);
-      followed.pending = {.version = *version};
+      Await(name, followed, {.version = *version});
     } else {
       Retain(followed, view.CaptureVersion(*version, nullptr, parts_.pool), began);
     }
@@ -210,6 +213,33 @@ void FollowedViews::OnRecorded(WeightVersion version) {
   for (Untold& one : untold) Tell(std::move(one));
 }
 
+void FollowedViews::Await(const std::string& name, Followed& followed, Pending pending) {
+  followed.pending = std::move(pending);
+  MutexLock lock(mutex_);
+  behind_.try_emplace(name, parts_.clock.Now());
+}
+
+std::optional<PlaceFailure> FollowedViews::failure() const {
+  std::string name;
+  Duration lasts = kExchangeWait;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [view, since] : behind_) {
+      const Duration one = parts_.clock.Now() - since;
+      if (one <= lasts) continue;
+      lasts = one;
+      name = view;
+    }
+  }
+  if (name.empty()) return std::nullopt;
+  const Status awaited = exchange_->Awaited(ExchangedName(name));
+  const std::string_view why =
+      awaited.ok() ? "this sender has not recorded the version yet" : Message(awaited);
+  return PlaceFailure{
+      .reason = fmt::format("view '{}' does not get the trainer's versions: {}", name, why),
+      .lasts = lasts};
+}
+
 void FollowedViews::Complete(const std::string& name, Followed& followed) {
   if (!followed.pending.has_value() || open_) return;
   const Pending& pending = *followed.pending;
@@ -220,6 +250,7 @@ void FollowedViews::Complete(const std::string& name, Followed& followed) {
     if (found == arrived_.end() || !found->second.IsFor(followed)) return;
     others = std::move(found->second.others);
     arrived_.erase(found);
+    behind_.erase(name);
   }
   DWS_CHECK(trainer_->snapshot->version() == pending.version);
   const TimePoint began = parts_.clock.Now();
@@ -308,6 +339,7 @@ void FollowedViews::ForgetExchanges() {
   MutexLock lock(mutex_);
   untold_.clear();
   arrived_.clear();
+  behind_.clear();
 }
 
 void FollowedViews::OnGivenUp() {
@@ -330,6 +362,10 @@ void FollowedViews::DropUnused() {
     LogInfo("view_dropped", {{"view", it->first}, {"reason", "nobody follows it"}});
     parts_.hub.SetView(it->first, nullptr);
     if (exchange_ != nullptr) exchange_->End(ExchangedName(it->first));
+    {
+      MutexLock lock(mutex_);
+      behind_.erase(it->first);
+    }
     it = followed_.erase(it);
   }
 }
@@ -354,7 +390,7 @@ std::vector<ViewJob> FollowedViews::OnCaptured(const CapturedVersion& captured) 
                                                                         .blocks = captured.blocks,
                                                                         .mended = captured.mended});
       }
-      followed.pending = {.version = captured.version, .steps = steps};
+      Await(name, followed, {.version = captured.version, .steps = steps});
     } else {
       jobs.push_back({.state = view.state(),
                       .captured = view.CaptureVersion(captured.version, &captured, parts_.pool)});

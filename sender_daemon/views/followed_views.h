@@ -22,6 +22,7 @@
 #include "common/base/threads/mutex.h"
 #include "common/base/threads/thread_pool.h"
 #include "sender_daemon/on_demand/objects/object_exchange.h"
+#include "sender_daemon/publish/offer_loop.h"
 #include "sender_daemon/publish/publish_pipeline.h"
 #include "sender_daemon/serve/receiver_hub.h"
 #include "sender_daemon/views/rank_amax.h"
@@ -71,6 +72,9 @@ class FollowedViews {
   std::vector<ViewJob> OnCaptured(const CapturedVersion& captured);
   // The newest version is recorded. Threads: any.
   void OnRecorded(WeightVersion version);
+  // Which view has been without the trainer's newest version for longest, because other ranks' amax
+  // have not come; nullopt: none for long. Threads: any.
+  std::optional<PlaceFailure> failure() const;
 
  private:
   // A version that a view gets when the other ranks' amax have come.
@@ -118,6 +122,8 @@ class FollowedViews {
   // The view's amax of the trainer's version, which was measured.
   Untold MessageOf(const Followed& followed, WeightVersion version) const;
   void Tell(Untold untold);
+  // The view's version awaits the other ranks' amax.
+  void Await(const std::string& name, Followed& followed, Pending pending);
   // Gives the view its version if the other ranks' amax have come.
   void Complete(const std::string& name, Followed& followed);
   // Seals the captured version and retains it.
@@ -125,11 +131,13 @@ class FollowedViews {
 
   const Parts parts_;
   ObjectExchange* exchange_ = nullptr;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar arrival_;
   std::map<std::string, std::vector<Refused>> asked_ GUARDED_BY(mutex_);  // since the last task
   std::vector<Untold> untold_ GUARDED_BY(mutex_);
   std::map<std::string, Arrived> arrived_ GUARDED_BY(mutex_);  // by name
+  // By name: since when a view has awaited other ranks' amax of a version, or left versions out.
+  std::map<std::string, TimePoint> behind_ GUARDED_BY(mutex_);
   // On the executor:
   bool open_ = false;
   RankStatePtr trainer_;

@@ -59,16 +59,13 @@ class Fixture {
                      .pause_seconds = pause_seconds,
                      .stage_seconds = stage_seconds});
   }
-  v1::SenderStatus Status() const {
+  v1::StatusReply Reply() const {
     v1::StatusReply reply;
     operations.FillStatus(reply);
-    return reply.sender();
+    return reply;
   }
-  v1::DrainState DrainState() const {
-    v1::StatusReply reply;
-    operations.FillStatus(reply);
-    return reply.drain();
-  }
+  v1::SenderStatus Status() const { return Reply().sender(); }
+  v1::DrainState DrainState() const { return Reply().drain(); }
   std::string Text() const { return metrics.registry().Text(); }
   bool Shows(const std::string& sample) const {
     return Text().find(sample + "\n") != std::string::npos;
@@ -109,6 +106,7 @@ class Fixture {
                                .metrics = metrics,
                                .drain = drain,
                                .on_drain = [this] { ++turned; },
+                               .failure = [] { return std::nullopt; },
                                .sinks = sinks,
                                .fabric = fabric,
                                .history = history,

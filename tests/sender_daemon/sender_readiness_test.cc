@@ -39,6 +39,7 @@ struct Sender {
   Duration after;
   DrainSwitch drain;
   VersionSinks places;
+  std::optional<PlaceFailure> views;
   Place* first = nullptr;
   Place* place = nullptr;
   std::string shown = "nothing";
@@ -47,11 +48,13 @@ struct Sender {
                              .place_stale_after = after,
                              .drain = drain,
                              .places = places,
-                             .show = [this](bool ready, const std::string& reason) {
-                               CHECK(ready == reason.empty());
-                               shown = reason;
-                               ++changes;
-                             }}};
+                             .views = [this] { return views; },
+                             .show =
+                                 [this](bool ready, const std::string& reason) {
+                                   CHECK(ready == reason.empty());
+                                   shown = reason;
+                                   ++changes;
+                                 }}};
 };
 
 TEST_CASE("a sender whose folder fails for too long is not ready until it is written again",
@@ -84,7 +87,20 @@ TEST_CASE("the folder that has failed longest counts", "[sender]") {
   sender.readiness.Update();
   CHECK(sender.shown == "for more than 30 s nothing can be published to --slime-dir: it is full");
   sender.first->fails->lasts = seconds(601);
-  CHECK(FailureOf(sender.places)->reason == "nothing can be published to --shared-dir: it is away");
+  CHECK(sender.readiness.Failure()->reason ==
+        "nothing can be published to --shared-dir: it is away");
+}
+
+TEST_CASE("views that are behind count like a folder", "[sender]") {
+  Sender sender(seconds(30));
+  sender.readiness.SetRegistered(true);
+  sender.place->fails = {.reason = "it is full", .lasts = seconds(40)};
+  sender.views = {.reason = "view 'v' is behind", .lasts = seconds(50)};
+  sender.readiness.Update();
+  CHECK(sender.shown == "for more than 30 s view 'v' is behind");
+  sender.views.reset();
+  sender.readiness.Update();
+  CHECK(sender.shown == "for more than 30 s nothing can be published to --slime-dir: it is full");
 }
 
 TEST_CASE("a sender may be kept ready however long its folder fails", "[sender]") {
@@ -93,7 +109,8 @@ TEST_CASE("a sender may be kept ready however long its folder fails", "[sender]"
   sender.place->fails = {.reason = "it is full", .lasts = seconds(3600)};
   sender.readiness.Update();
   CHECK(sender.shown.empty());
-  CHECK(FailureOf(sender.places)->reason == "nothing can be published to --slime-dir: it is full");
+  CHECK(sender.readiness.Failure()->reason ==
+        "nothing can be published to --slime-dir: it is full");
 }
 
 TEST_CASE("a drained sender and one that cannot record versions are not ready", "[sender]") {

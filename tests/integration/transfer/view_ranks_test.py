@@ -188,6 +188,21 @@ class ViewRanksTest(IntegrationCase):
         self.publish()
         self.check(engine, live, MODELOPT)
 
+    def test_a_sender_whose_view_stays_behind_is_not_ready(self) -> None:
+        self.begin(ROWS, 2, flags=("--folder-stale-after=1",))
+        self.publish()
+        engine, live, _ = self.follow(MODELOPT)
+        self.check(engine, live, MODELOPT)
+        sender = self.cluster.senders[0]
+        self.version += 1
+        self.trainers[0].publish(self.version)
+        eventually(lambda: sender.readyz()[0] == 503, sender.log_tail)
+        self.assertIn(f"view '{MODELOPT}' does not get the trainer's versions: ", sender.readyz()[1])
+        self.assertIn("trainer rank 1", sender.readyz()[1])
+        self.trainers[1].publish(self.version)
+        self.check(engine, live, MODELOPT)
+        eventually(lambda: sender.readyz()[0] == 200, sender.log_tail)
+
     def test_a_shared_directory_has_the_views_of_all_ranks(self) -> None:
         root = os.path.join(self.cluster.folder, "shared")
         self.begin(PARALLEL, 2, flags=(f"--shared-dir={root}", f"--shared-view={TENSOR}"))
