@@ -163,11 +163,7 @@ void SharedSink::Refine(const RankStatePtr& state) {
 void SharedSink::Offer(const RankStatePtr& state) {
   for (const auto& [view, publisher] : published_) {
     const RankStatePtr offered = view.empty() ? state : parts_.hub.Current(view);
-    {
-      MutexLock lock(mutex_);
-      if (offered == nullptr) lacking_.try_emplace(view, RealClock().Now());
-      if (offered != nullptr) lacking_.erase(view);
-    }
+    lacking_.Note(view, offered == nullptr);
     if (offered != nullptr) publisher->Offer(offered);
   }
 }
@@ -189,14 +185,7 @@ std::optional<PlaceFailure> SharedSink::failure() const {
     if (!view.empty()) failure->reason = fmt::format("view '{}': {}", view, failure->reason);
     return failure;
   }
-  MutexLock lock(mutex_);
-  if (lacking_.empty()) return std::nullopt;
-  const auto& [view, since] = *lacking_.begin();
-  return PlaceFailure{
-      .reason = fmt::format("view '{}' could not be made of the trainer's tensors: the log has the "
-                            "reason (view_ended)",
-                            view),
-      .lasts = RealClock().Now() - since};
+  return lacking_.failure();
 }
 
 void SharedSink::Stop() {

@@ -3,15 +3,13 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "common/base/clock.h"
-#include "common/base/threads/mutex.h"
 #include "common/service/config/config.h"
+#include "sender_daemon/publish/lacking_views.h"
 #include "sender_daemon/publish/version_sink.h"
 #include "sender_daemon/shared/shared_publisher.h"
 
@@ -69,9 +67,7 @@ class SharedSink final : public VersionSink {
   Cancellation stopping_;                    // requests to the store
   std::unique_ptr<s3::S3FileSystem> store_;  // null: the directory is one of this machine
   std::vector<Published> published_;         // none: no directory
-  mutable Mutex mutex_;
-  // Since when a view is lacking: the sender could not make it of the trainer's tensors.
-  std::map<std::string, TimePoint> lacking_ GUARDED_BY(mutex_);
+  LackingViews lacking_;
 };
 
 }  // namespace dws
