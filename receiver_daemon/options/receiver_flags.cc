@@ -375,7 +375,9 @@ void FinishReceiverFlags(Config& config, const ReceiverOptions& options) {
     if (const Status known = quantise::ParseView(options.view).status(); !known.ok()) {
       config.Reject("view", Message(known));
     } else if (follows) {
-      config.Reject("view", "a folder of slime's versions has no views: give sender or shared-dir");
+      config.Reject("view",
+                    "given beside slime-dir, where a receiver applies what the folder has: "
+                    "start the senders that write it with --slime-view, and give no view here");
     }
   }
   if (options.full_way == "fabric" && !options.fabric.on) {

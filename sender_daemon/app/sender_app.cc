@@ -240,7 +240,7 @@ void SenderApp::StartSession() {
       .pool = *pool_,
       .clock = clock_,
       .log_limits = {.bytes_max = options_.retain_bytes, .versions_max = options_.retain_versions},
-      .kept = options_.shared_dir.views,
+      .kept = KeptViews(options_),
       .on_captured = [this](Duration time) { metrics_.OnViewsCaptured(time); },
       .on_late =
           [this](const RankStatePtr& view) {
@@ -270,6 +270,7 @@ void SenderApp::StartSession() {
                                   readiness_->SetRegistered(true);
                                   for (const auto& sink : sinks_) sink->Welcome(state);
                                   views_->OnState(state);
+                                  for (const auto& sink : sinks_) sink->WelcomeViews(state);
                                   fabric_->EndOthers(state->snapshot->memory().id());
                                 },
                             .on_gone =
@@ -422,13 +423,14 @@ Status SenderApp::OpenSinks() {
                             }}));
   SlimeDirOptions slime_dir = options_.slime_dir;
   slime_dir.threads = options_.threads;
-  DWS_ASSIGN_OR_RETURN(sinks_.emplace_back(),
-                       SlimeSink::Open(slime_dir, files_, [this](const RankStatePtr& state) {
-                         std::vector<RankSlice> all;
-                         for (uint32_t i = 0; i < state->layout().slice_count(); ++i)
-                           all.emplace_back(i);
-                         recheck_->Ask(state, std::move(all));
-                       }));
+  SlimeSink::Parts slime{.files = files_};
+  slime.view_state = [this](const std::string& view) { return hub_->Current(view); };
+  slime.on_damage = [this](const RankStatePtr& state) {
+    std::vector<RankSlice> all;
+    for (uint32_t i = 0; i < state->layout().slice_count(); ++i) all.emplace_back(i);
+    recheck_->Ask(state, std::move(all));
+  };
+  DWS_ASSIGN_OR_RETURN(sinks_.emplace_back(), SlimeSink::Open(slime_dir, std::move(slime)));
   return OkStatus();
 }
 

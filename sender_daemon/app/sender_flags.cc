@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/check.h"
+#include "common/model/identity_limits.h"
 #include "common/model/limits.h"
 #include "common/service/peers/peer_address.h"
 #include "common/service/program/daemon_flags.h"
@@ -225,6 +226,12 @@ void FinishSenderFlags(Config& config, SenderOptions& options) {
   FinishTrainFlags(config, options);
   FinishSharedFlags(config, options.shared_dir, options.profile, options.insecure);
   FinishSlimeFlags(config, options.slime_dir);
+  const size_t views = KeptViews(options).size();
+  if (!options.slime_dir.view.empty() && views > limits::kViewsFollowedMax) {
+    config.Reject("slime-view",
+                  fmt::format("{} views with those of --shared-view, at most {} are supported",
+                              views, limits::kViewsFollowedMax));
+  }
 }
 
 }  // namespace dws

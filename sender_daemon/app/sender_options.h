@@ -1,6 +1,7 @@
 // The options of a dws-sender.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -49,5 +50,14 @@ struct SenderOptions : DaemonOptions {
   SharedDirOptions shared_dir;
   SlimeDirOptions slime_dir;
 };
+
+// The views that are made whether or not a receiver follows them, because they are published to a
+// folder; each once.
+inline std::vector<std::string> KeptViews(const SenderOptions& options) {
+  std::vector<std::string> views = options.shared_dir.views;
+  const std::string& slime = options.slime_dir.view;
+  if (!slime.empty() && std::ranges::find(views, slime) == views.end()) views.push_back(slime);
+  return views;
+}
 
 }  // namespace dws

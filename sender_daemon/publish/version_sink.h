@@ -25,6 +25,8 @@ class VersionSink {
   virtual std::string_view name() const = 0;
   // A trainer has registered. `state` has no version of it yet.
   virtual void Welcome(const RankStatePtr& /*state*/) {}
+  // The views that are kept have begun for the state of that Welcome, or could not be made.
+  virtual void WelcomeViews(const RankStatePtr& /*state*/) {}
   // `state` has the newest version in a finer layout, and no older version. Never blocks. A place
   // may wait for the next version.
   virtual void Refine(const RankStatePtr& /*state*/) {}

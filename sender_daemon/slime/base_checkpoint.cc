@@ -7,6 +7,15 @@
 #include "common/formats/safetensors/file_dtype.h"
 
 namespace dws {
+namespace {
+
+// `there` is a tensor of the checkpoint.
+template <typename Tensor>
+bool IsLike(const Tensor& there, const TensorSpec& tensor) {
+  return there.dtype == safetensors::FileDTypeOf(tensor.dtype) && there.shape == tensor.shape;
+}
+
+}  // namespace
 
 Result<BaseCheckpoint> ReadBaseCheckpoint(FileSystem& files, const std::string& folder) {
   const auto refuse = [](const Status& status) {
@@ -18,7 +27,7 @@ Result<BaseCheckpoint> ReadBaseCheckpoint(FileSystem& files, const std::string& 
   const auto weights = safetensors::Checkpoint::Open(folder);
   if (!weights.ok()) return refuse(weights.status());
   for (const safetensors::CheckpointTensor& tensor : weights->tensors()) {
-    base.tensors.insert(tensor.name);
+    base.tensors[tensor.name] = {.name = tensor.name, .dtype = tensor.dtype, .shape = tensor.shape};
   }
   // The limit is for all files together, since all are held in memory.
   uint64_t left = kSlimeSideBytesMax;
@@ -44,6 +53,22 @@ Result<BaseCheckpoint> ReadBaseCheckpoint(FileSystem& files, const std::string& 
   return base;
 }
 
+Status CheckViewTypes(const BaseCheckpoint& base, const RankLayout& layout) {
+  if (layout.view().empty()) return OkStatus();
+  for (const Shard& shard : layout.shards()) {
+    const TensorSpec& tensor = shard.tensor;
+    const auto there = base.tensors.find(tensor.name);
+    if (there == base.tensors.end() || IsLike(there->second, tensor)) continue;
+    return FailedPreconditionError(
+        "tensor '{}' of --slime-checkpoint is {} [{}], and the view's is {} [{}]: name the "
+        "checkpoint that engines of this view load, and leave out what it leaves out "
+        "(except=PATTERN)",
+        tensor.name, safetensors::NameOf(there->second.dtype), fmt::join(there->second.shape, ", "),
+        ToString(tensor.dtype), fmt::join(tensor.shape, ", "));
+  }
+  return OkStatus();
+}
+
 // That the trainer has all of the checkpoint's tensors was checked before (SlimePublisher).
 Result<safetensors::Checkpoint> OpenBaseWeights(const std::string& folder,
                                                 const RankLayout& layout) {
@@ -56,9 +81,7 @@ Result<safetensors::Checkpoint> OpenBaseWeights(const std::string& folder,
       return FailedPreconditionError("{} has no tensor '{}', which the trainer publishes", folder,
                                      tensor.name);
     }
-    if (there->dtype == safetensors::FileDTypeOf(tensor.dtype) && there->shape == tensor.shape) {
-      continue;
-    }
+    if (IsLike(*there, tensor)) continue;
     return FailedPreconditionError("tensor '{}' of {} is {} [{}], the trainer's is {} [{}]",
                                    tensor.name, folder, safetensors::NameOf(there->dtype),
                                    fmt::join(there->shape, ", "), ToString(tensor.dtype),

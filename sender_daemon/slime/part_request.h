@@ -41,7 +41,7 @@ enum class PartKind : uint8_t {
 };
 
 struct PartRequest {
-  std::string stream;
+  std::string stream;  // SlimeStreamName
   uint64_t epoch = 0;  // rank 0's
   uint64_t attempt = 0;
   uint32_t world_size = 1;

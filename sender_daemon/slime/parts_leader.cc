@@ -7,13 +7,14 @@
 
 #include "common/base/check.h"
 #include "common/formats/safetensors/checkpoint_index.h"
+#include "sender_daemon/slime/slime_folder.h"
 
 namespace dws {
 
 PartsLeader::PartsLeader(FileSystem& files, Options options, const RankState& state)
     : files_(files),
       options_(std::move(options)),
-      stream_(ToString(state.stream)),
+      stream_(SlimeStreamName(state)),
       self_epoch_(state.rank_epoch.value()),
       world_size_(state.world_size) {}
 
@@ -109,8 +110,8 @@ Result<std::optional<std::vector<slime::VersionPart>>> PartsLeader::Parts() {
   }
   return UnavailableError(
       "version {} waits for the parts of {} of {} ranks, {}{}: are their senders started with the "
-      "same --slime-dir, on the same shared file system? their `dwsctl status` says why they do "
-      "not write",
+      "same --slime-dir and --slime-view, on the same shared file system? their `dwsctl status` "
+      "says why they do not write",
       request_.version, world_size_ - complete_.size(), world_size_, fmt::join(missing, ", "),
       missing.size() < world_size_ - complete_.size() ? ", ..." : "");
 }

@@ -8,7 +8,7 @@
 #include "common/base/log/log.h"
 #include "common/formats/slime_delta/version_parts.h"
 #include "common/formats/slime_delta/version_writer.h"
-#include "sender_daemon/slime/base_checkpoint.h"
+#include "sender_daemon/slime/slime_folder.h"
 
 namespace dws {
 
@@ -24,6 +24,7 @@ Status PartsMember::Adopt(const RankStatePtr& state) {
   waiting_since_.reset();
   DWS_ASSIGN_OR_RETURN(SlimeWriter writer,
                        SlimeWriter::Create(files_, options_.writer, state, options_.wanted));
+  DWS_RETURN_IF_ERROR(CheckViewTypes(*options_.base, state->layout()));
   writer_ = std::make_unique<SlimeWriter>(std::move(writer));
   return OkStatus();
 }
@@ -34,7 +35,7 @@ Result<std::optional<PartRequest>> PartsMember::ReadRequest() const {
   if (absl::IsNotFound(text.status())) return std::optional<PartRequest>();
   DWS_RETURN_IF_ERROR(text.status());
   DWS_ASSIGN_OR_RETURN(PartRequest request, ParsePartRequest(AsText(*text), path));
-  if (request.stream != ToString(writer_->state()->stream)) return std::optional<PartRequest>();
+  if (request.stream != SlimeStreamName(*writer_->state())) return std::optional<PartRequest>();
   return std::optional(std::move(request));
 }
 
@@ -104,8 +105,8 @@ Result<bool> PartsMember::Wait(WeightVersion newest, const std::optional<PartReq
   if (!request.has_value()) {
     return UnavailableError(
         "{}: version {} is not there, and rank 0's sender has not asked for parts of stream {}: is "
-        "it started with the same --slime-dir, on the same shared file system?",
-        options_.writer.root, newest.value(), ToString(writer_->state()->stream));
+        "it started with the same --slime-dir and --slime-view, on the same shared file system?",
+        options_.writer.root, newest.value(), SlimeStreamName(*writer_->state()));
   }
   return UnavailableError(
       "{}: version {} is not there, rank 0's sender has published version {} and has asked for "

@@ -15,6 +15,7 @@
 #include "common/base/status.h"
 #include "common/model/weight_version.h"
 #include "sender_daemon/publish/rank_state.h"
+#include "sender_daemon/slime/base_checkpoint.h"
 #include "sender_daemon/slime/part_request.h"
 #include "sender_daemon/slime/slime_writer.h"
 
@@ -25,7 +26,8 @@ class PartsMember {
  public:
   struct Options {
     SlimeWriter::Options writer;
-    std::string checkpoint;  // --slime-checkpoint
+    std::string checkpoint;                // --slime-checkpoint
+    const BaseCheckpoint* base = nullptr;  // what it has; outlives it
     std::chrono::milliseconds wait_max = kPartWaitMax;
     std::function<bool()> wanted;
     // Called once for each part for which our own memory is found damaged.
@@ -44,8 +46,9 @@ class PartsMember {
 
   // Answers a request that is new. Returns true if it has, false if there is nothing to do now.
   // UNAVAILABLE: a version has not been asked for, or not been published, for longer than wait_max.
-  // FAILED_PRECONDITION: the format cannot hold this rank's weights (SlimeWriter::Create), or rank
-  // 0 asks for something else than this sender's options. Other errors of the file system.
+  // FAILED_PRECONDITION: the format cannot hold this rank's weights (SlimeWriter::Create), they are
+  // not of the checkpoint's types (CheckViewTypes), or rank 0 asks for something else than this
+  // sender's options. Other errors of the file system.
   Result<bool> Step(const RankStatePtr& offered);
 
   // Returns whether the newest version is not in the folder yet.

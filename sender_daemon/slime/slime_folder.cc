@@ -11,6 +11,7 @@
 #include "common/formats/safetensors/checkpoint_index.h"
 #include "common/formats/slime_delta/version_folder.h"
 #include "common/formats/slime_delta/version_writer.h"
+#include "common/model/digest/digest.h"
 #include "common/model/limits.h"
 
 namespace dws {
@@ -18,11 +19,21 @@ namespace {
 
 constexpr const char* kOwnerFile = ".dws_publisher";
 
+// Stands before the digest of a view's name.
+constexpr char kViewMark = '~';
+
 constexpr std::string_view kHiddenPrefix = ".weight_v";
 constexpr std::string_view kNewEnding = ".new";
 constexpr std::string_view kGoneEnding = ".gone";
 
 }  // namespace
+
+std::string SlimeStreamName(const RankState& state) {
+  const std::string& view = state.layout().view();
+  const std::string stream = ToString(state.stream);
+  if (view.empty()) return stream;
+  return fmt::format("{}{}{}", stream, kViewMark, ToString(DigestBytes(AsBytes(view), 0)));
+}
 
 std::string SlimeWriterName(const RankState& state) {
   return fmt::format("{:016x}{:016x}-{}", state.stream.id_hi, state.stream.id_lo,
@@ -32,7 +43,7 @@ std::string SlimeWriterName(const RankState& state) {
 SlimeFolder::SlimeFolder(FileSystem& files, std::string root, const RankState& state)
     : files_(files),
       root_(std::move(root)),
-      self_{.stream = ToString(state.stream), .epoch = state.rank_epoch.value()},
+      self_{.stream = SlimeStreamName(state), .epoch = state.rank_epoch.value()},
       writer_(SlimeWriterName(state)) {}
 
 std::string SlimeFolder::PathOf(uint64_t version) const {
@@ -44,6 +55,14 @@ Status SlimeFolder::Refuse(const std::string& whose) const {
       "{}: {}, and this sender publishes stream {}: readers would take one run's versions for the "
       "other's; empty the folder, or name another as --slime-dir",
       root_, whose, self_.stream);
+}
+
+std::string SlimeFolder::Named(const std::string& other) const {
+  const auto without_view = [](const std::string& name) {
+    return name.substr(0, name.find(kViewMark));
+  };
+  if (without_view(other) != without_view(self_.stream)) return "stream " + other;
+  return "this stream in another view (--slime-view was another when they were written)";
 }
 
 Result<SlimeFolder::Owner> SlimeFolder::ReadOwner() const {
@@ -83,7 +102,7 @@ Result<slime::VersionIndex> SlimeFolder::ReadOwnIndex(uint64_t version) const {
   const std::string stream = index->Extra(slime::kStreamKey);
   if (stream == self_.stream) return index;
   return Refuse(fmt::format("its {} is {}", name,
-                            stream.empty() ? "of another writer" : "of stream " + stream));
+                            stream.empty() ? "of another writer" : "of " + Named(stream)));
 }
 
 Status SlimeFolder::Take(const std::string& lost_to) {
@@ -93,7 +112,7 @@ Status SlimeFolder::Take(const std::string& lost_to) {
   DWS_ASSIGN_OR_RETURN(const Owner owner, ReadOwner());
   DWS_ASSIGN_OR_RETURN(const std::vector<uint64_t> versions, slime::ListVersions(files_, root_));
   if (!owner.stream.empty() && owner.stream != self_.stream && !versions.empty()) {
-    return Refuse(fmt::format("it has versions of stream {}", owner.stream));
+    return Refuse(fmt::format("it has versions of {}", Named(owner.stream)));
   }
   if (!owner.stream.empty() && owner.stream == lost_to) return CheckOwner(owner);
   const bool ours = owner.stream == self_.stream;

@@ -24,6 +24,10 @@
 
 namespace dws {
 
+// What the folder and its versions name as their stream: the stream of a rank state, and its view
+// if it is one. Versions of two views of one stream are of two runs to readers. Has no blanks.
+std::string SlimeStreamName(const RankState& state);
+
 // VersionWriteOptions::writer for a rank state.
 std::string SlimeWriterName(const RankState& state);
 
@@ -84,6 +88,8 @@ class SlimeFolder {
   Status CheckOwner(const Owner& owner) const;
   Status WriteOwner();
   Status Refuse(const std::string& whose) const;
+  // What a message calls another stream than this.
+  std::string Named(const std::string& other) const;
   std::string PathOf(uint64_t version) const;
   // FAILED_PRECONDITION: the version is not of this stream.
   Result<slime::VersionIndex> ReadOwnIndex(uint64_t version) const;

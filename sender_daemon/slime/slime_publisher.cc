@@ -18,6 +18,7 @@ SlimePublisher::SlimePublisher(Options options, FileSystem& files)
                                  .checksum = options_.dir.checksum,
                                  .pool = &pool_},
                       .checkpoint = options_.dir.checkpoint,
+                      .base = &options_.base,
                       .wait_max = options_.part_wait_max,
                       .wanted = [this] { return loop_.wanted(); },
                       .on_damage = options_.on_damage}),
@@ -35,7 +36,6 @@ SlimeView SlimePublisher::view() const {
     view = view_;
   }
   view.failures = loop_.failures();
-  view.trouble = loop_.trouble();
   return view;
 }
 
@@ -153,6 +153,7 @@ Status SlimePublisher::Adopt(const RankStatePtr& state) {
            .side_files = state->world_size == 1 ? options_.base.side_files
                                                 : decltype(BaseCheckpoint::side_files)()},
           state, [this] { return loop_.wanted(); }));
+  DWS_RETURN_IF_ERROR(CheckViewTypes(options_.base, state->layout()));
   if (state->world_size == 1) {
     DWS_RETURN_IF_ERROR(CheckTensors(
         [&](const std::string& name) { return state->layout().Find(name, 0).has_value(); }));
@@ -185,13 +186,22 @@ Status SlimePublisher::Adopt(const RankStatePtr& state) {
 
 Status SlimePublisher::CheckTensors(const std::function<bool(const std::string&)>& has) const {
   const auto& tensors = options_.base.tensors;
-  const auto missing = std::find_if_not(tensors.begin(), tensors.end(), has);
+  const auto missing = std::find_if_not(tensors.begin(), tensors.end(),
+                                        [&has](const auto& tensor) { return has(tensor.first); });
   if (missing == tensors.end()) return OkStatus();
+  if (!options_.dir.view.empty()) {
+    return FailedPreconditionError(
+        "the view has no tensor '{}', which the checkpoint of --slime-checkpoint has: readers "
+        "would lose it with the first full version; name the checkpoint that engines of this view "
+        "load, leave out what it leaves out (except=PATTERN), or, if no recipe makes such a "
+        "tensor, register it with the trainer under that name",
+        missing->first);
+  }
   return FailedPreconditionError(
       "the trainer has not registered tensor '{}', which the checkpoint of --slime-checkpoint has: "
       "readers would lose it with the first full version; register it under that name, or name the "
       "checkpoint that readers start from",
-      *missing);
+      missing->first);
 }
 
 Result<SlimePublisher::Next> SlimePublisher::ChooseNext() const {

@@ -22,6 +22,8 @@
 //   7. If the trainer has several ranks, rank 0's sender does all this, and each version is joined
 //      from the parts of all ranks (part_request.h). The senders of the other ranks only write
 //      their parts (parts_member.h). A rank that cannot write a delta has the next version be full.
+//   8. With --slime-view all this is done with the state of that view. The stream that owns the
+//      folder then names the view too, and the base checkpoint is one in the view's form.
 #pragma once
 
 #include <atomic>
@@ -55,6 +57,7 @@ struct SlimeDirOptions {
   slime::ChecksumFormat checksum = slime::ChecksumFormat::kXxh3;
   size_t keep = 0;          // versions; 0: all
   std::string checkpoint;   // that readers start from
+  std::string view = {};    // published in place of the trainer's own tensors; empty: none
   bool from_base = false;   // rule 2: version 1 is a delta of the checkpoint
   std::string after_write;  // a command; empty: none
   bool after_write_required = false;
@@ -69,7 +72,6 @@ struct SlimeView {
   uint64_t fulls = 0;                   // of these, number of full checkpoints
   uint64_t bytes = 0;                   // of their tensors
   uint64_t failures = 0;                // attempts that failed
-  Status trouble;                       // why the last attempt failed; OK if it did not
 };
 
 // Lifecycle: Start, then Stop or the destructor. Threads: safe from any.
@@ -182,7 +184,7 @@ class SlimePublisher {
   std::atomic<bool> waits_{false};  // for other ranks
 
   mutable Mutex mutex_;
-  SlimeView view_ GUARDED_BY(mutex_);  // `failures` and `trouble` are not used
+  SlimeView view_ GUARDED_BY(mutex_);  // `failures` is not used
   OfferLoop loop_;                     // last, since its thread uses all other members
 };
 

@@ -5,6 +5,7 @@
 
 #include "common/base/check.h"
 #include "common/model/limits.h"
+#include "common/quantise/view.h"
 
 namespace dws {
 
@@ -17,6 +18,11 @@ void AddSlimeFlags(CLI::App& app, SlimeDirOptions& dir) {
                  "With --slime-dir: the base checkpoint; full versions also get its files that are "
                  "not weights")
       ->type_name("PATH");
+  app.add_option(
+         "--slime-view", dir.view,
+         "The view to publish there in place of the trainer's own tensors, for engines that "
+         "serve a quantised checkpoint; --slime-checkpoint is that checkpoint")
+      ->type_name("RECIPE[,except=PATTERN...]");
   app.add_option_function<std::string>(
          "--slime-encoding",
          [&dir](const std::string& name) { dir.encoding = *slime::EncodingNamed(name); },
@@ -60,12 +66,16 @@ void FinishSlimeFlags(Config& config, const SlimeDirOptions& dir) {
   if (dir.after_write_required && dir.after_write.empty()) {
     config.Reject("slime-after-write-required", "there is no --slime-after-write");
   }
+  if (dir.view.empty()) return;
+  if (const Status known = quantise::ParseView(dir.view).status(); !known.ok()) {
+    config.Reject("slime-view", Message(known));
+  } else if (dir.root.empty()) {
+    config.Reject("slime-view", "there is no --slime-dir to write to");
+  }
 }
 
-Result<std::unique_ptr<VersionSink>> SlimeSink::Open(
-    const SlimeDirOptions& dir, FileSystem& files,
-    std::function<void(const RankStatePtr&)> on_damage) {
-  std::unique_ptr<SlimeSink> sink(new SlimeSink());
+Result<std::unique_ptr<VersionSink>> SlimeSink::Open(const SlimeDirOptions& dir, Parts parts) {
+  std::unique_ptr<SlimeSink> sink(new SlimeSink(dir.view, std::move(parts.view_state)));
   if (dir.root.empty()) return std::unique_ptr<VersionSink>(std::move(sink));
   // Without the checkpoint the first full version would lack the tokenizer and config.json, and no
   // engine could load it.
@@ -74,21 +84,34 @@ Result<std::unique_ptr<VersionSink>> SlimeSink::Open(
         "--slime-dir needs --slime-checkpoint, the folder of the base checkpoint: readers take a "
         "full version as a whole checkpoint, with config.json and tokenizer");
   }
-  DWS_ASSIGN_OR_RETURN(BaseCheckpoint base, ReadBaseCheckpoint(files, dir.checkpoint));
+  DWS_ASSIGN_OR_RETURN(BaseCheckpoint base, ReadBaseCheckpoint(parts.files, dir.checkpoint));
   DWS_ASSIGN_OR_RETURN(shared::VisibilityHook after_write,
                        shared::VisibilityHook::Make(dir.after_write, dir.root));
   sink->publisher_ = std::make_unique<SlimePublisher>(
       SlimePublisher::Options{.dir = dir,
                               .base = std::move(base),
                               .after_write = std::move(after_write),
-                              .on_damage = std::move(on_damage)},
-      files);
+                              .on_damage = std::move(parts.on_damage)},
+      parts.files);
   sink->publisher_->Start();
   return std::unique_ptr<VersionSink>(std::move(sink));
 }
 
 void SlimeSink::Offer(const RankStatePtr& state) {
-  if (publisher_ != nullptr) publisher_->Offer(state);
+  if (publisher_ == nullptr) return;
+  const RankStatePtr offered = view_.empty() ? state : view_state_(view_);
+  lacking_.Note(view_, offered == nullptr);
+  if (offered != nullptr) publisher_->Offer(offered);
+}
+
+std::optional<PlaceFailure> SlimeSink::failure() const {
+  if (publisher_ == nullptr) return std::nullopt;
+  if (auto lacking = lacking_.failure(); lacking.has_value()) return lacking;
+  auto failure = publisher_->failure();
+  if (failure.has_value() && !view_.empty()) {
+    failure->reason = fmt::format("view '{}': {}", view_, failure->reason);
+  }
+  return failure;
 }
 
 void SlimeSink::Stop() {
@@ -105,10 +128,11 @@ void SlimeSink::FillStatus(v1::SenderStatus& status) const {
   slime.set_versions(view.versions);
   slime.set_full_versions(view.fulls);
   slime.set_delta_versions(view.versions - view.fulls);
-  slime.set_failing(std::string(Message(view.trouble)));
   slime.set_written_bytes(view.bytes);
   slime.set_failures(view.failures);
-  slime.set_seconds_failing(ToSeconds(failure().value_or(PlaceFailure()).lasts));
+  const PlaceFailure failing = failure().value_or(PlaceFailure());
+  slime.set_failing(failing.reason);
+  slime.set_seconds_failing(ToSeconds(failing.lasts));
 }
 
 }  // namespace dws

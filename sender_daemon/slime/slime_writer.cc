@@ -115,7 +115,7 @@ Result<SlimeWriter> SlimeWriter::Create(FileSystem& files, const Options& option
 }
 
 std::map<std::string, std::string> SlimeWriter::Extra() const {
-  return {{slime::kStreamKey, ToString(state_->stream)}};
+  return {{slime::kStreamKey, SlimeStreamName(*state_)}};
 }
 
 std::string SlimeWriter::WriterName(const Publication& publication) const {

@@ -1,6 +1,7 @@
 // The views that receivers follow: begins a view when the first receiver asks for it, keeps it up
 // to date with every version, and drops it when nobody has followed it for a while. Views that are
-// published to a shared directory are begun with the trainer's state, and kept.
+// published to a shared directory or a folder of slime's are begun with the trainer's state, and
+// kept.
 //
 // If a recipe has one scale a matrix and the matrices lie over several trainer ranks, the senders
 // exchange their amax (rank_amax.h), once a version and as soon as it is recorded: its number then

@@ -9,7 +9,7 @@ import shutil
 import struct
 import unittest
 import zlib
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import numpy as np
 import xxhash
@@ -21,6 +21,8 @@ from tests.integration.integration_case import IntegrationCase, change, eventual
 
 INDEX = "model.safetensors.index.json"
 DTYPES = {"F32": np.float32, "F16": np.float16, "U8": np.uint8}
+# Types that numpy lacks, as bits, are read too.
+READ_AS = {**DTYPES, "BF16": np.uint16, "F8_E4M3": np.uint8, "I32": np.int32}
 CHECKSUMS: dict[str, Callable[[bytes], str]] = {
     "xxh3-128": xxhash.xxh3_128_hexdigest,
     "adler32": lambda content: f"{zlib.adler32(content):08x}",
@@ -37,18 +39,19 @@ def read_file(path: str) -> tuple[dict[str, str], dict[str, Any]]:
     tensors = {}
     for name, entry in header.items():
         begin, end = entry["data_offsets"]
-        array = np.frombuffer(content[8 + size + begin : 8 + size + end], DTYPES[entry["dtype"]])
+        array = np.frombuffer(content[8 + size + begin : 8 + size + end], READ_AS[entry["dtype"]])
         tensors[name] = array.reshape(entry["shape"]).copy()
     return metadata, tensors
 
 
-def write_checkpoint(folder: str, weights: dict[str, Any]) -> None:
+def write_checkpoint(folder: str, weights: dict[str, Any], types: Optional[dict[str, str]] = None) -> None:
+    """`types`: those of all tensors, by name; without them numpy's."""
     names = {np.dtype(kind): name for name, kind in DTYPES.items()}
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, weight in weights.items():
         header[name] = {
-            "dtype": names[weight.dtype],
+            "dtype": types[name] if types else names[weight.dtype],
             "shape": list(weight.shape),
             "data_offsets": [end, end + weight.nbytes],
         }

@@ -207,7 +207,7 @@ TEST_CASE("a version is published only with all tensors of the base checkpoint",
                Contains("INVALID_ARGUMENT") && Contains("--slime-checkpoint"));
   }
   SECTION("the trainer lacks a tensor of the base") {
-    read->tensors.insert("lm_head.weight");
+    read->tensors["lm_head.weight"] = {};
     rank.publisher = std::make_unique<SlimePublisher>(
         SlimePublisher::Options{.dir = rank.dir, .base = *std::move(read)}, rank.files);
     CHECK_THAT(ToString(rank.Publish(1)),

@@ -343,7 +343,8 @@ TEST_CASE("ranks that do not fit each other are refused by name", "[slime]") {
     CHECK(all.files.operation_count() == before);
   }
   SECTION("no rank has a tensor of the base checkpoint") {
-    all.options.base.tensors = {"layer.0.w", "layer.1.w", "other"};
+    for (const char* name : {"layer.0.w", "layer.1.w", "other"})
+      all.options.base.tensors[name] = {};
     all.Restart(0);
     all.Capture(1);
     const auto refused = all.Run();

@@ -142,7 +142,7 @@ TEST_CASE("where the named base does not fit the first version is full", "[slime
     CHECK(rank.IsFull(2));
   }
   REQUIRE(rank.Publish(3).ok());
-  CHECK(rank.publisher->view().trouble.ok());
+  CHECK(!rank.publisher->failure().has_value());
   rank.Follow(reader);
 }
 
@@ -344,7 +344,7 @@ TEST_CASE("a publisher's thread writes the versions it is offered and reports wh
   }
   CHECK(Eventually([&] { return rank.publisher->settled(); }));
   CHECK(rank.publisher->view().newest == WeightVersion(3));
-  CHECK(rank.publisher->view().trouble.ok());
+  CHECK(!rank.publisher->failure().has_value());
   rank.publisher->Stop();
   rank.Follow(base);
 }

@@ -23,7 +23,7 @@ constexpr std::string_view kShown =
     "shared-dir-key shared-dir-profile shared-endpoint shared-poll-ms shared-ranks "
     "shared-region shared-view slime-after-write-required slime-before-read-required "
     "slime-checkpoint slime-checksum slime-dir slime-encoding slime-first slime-keep "
-    "slime-poll-ms slime-proof socket staging-bytes stale-after stale-keeps-ready "
+    "slime-poll-ms slime-proof slime-view socket staging-bytes stale-after stale-keeps-ready "
     "stall-timeout state-dir stop-timeout threads tls-ca tls-cert tls-key "
     "tls-server-name train-peer-timeout train-peers trainer-rank view";
 
