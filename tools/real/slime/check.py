@@ -22,12 +22,14 @@ import numpy as np
 import dws
 from tests.integration.cluster import Cluster, Daemon
 from tests.integration.slime_publish_test import read_file, write_checkpoint
+from tests.integration.transfer.view_test import outputs
 from tools.real.environment import Interpreter
 from tools.real.report import Report
 
 _PATCH = "docker/patch/latest/sglang-pull_weights.patch"
 _MODULE = "python/sglang/srt/weight_sync/local_checkpoint.py"
 _RANKS = 3
+_VIEW = "fp8-block128/deepseek"
 _WAIT_SECONDS = 60.0
 _PULL = "import sys, reader; reader.pull(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))"
 
@@ -40,10 +42,10 @@ def run(options: argparse.Namespace, python: Interpreter) -> int:
             text = module_in_patch(patch.read(), _MODULE)
         with open(os.path.join(folder, "reader.py"), "w", encoding="utf-8") as out:
             out.write(text)
-        for name, case in (("follow", _follow), ("killed", _killed), ("late", _late)):
+        for name, case, view in (("follow", _follow, ""), ("killed", _killed, ""), ("late", _late, ""), ("quantised", _follow, _VIEW)):
             with Cluster("slime") as cluster:
                 try:
-                    report.ok(f"slime/{name}", case(Trainer(cluster, python, folder)))
+                    report.ok(f"slime/{name}", case(Trainer(cluster, python, folder, view)))
                 except (AssertionError, dws.DwsError) as error:
                     report.failed(f"slime/{name}", f"{error}\n{cluster.logs(20)}")
     return report.end()
@@ -71,18 +73,20 @@ def module_in_patch(patch: str, path: str) -> str:
 
 
 class Trainer:
-    """A trainer of three ranks, each with tensors of its own, their senders, and slime's reader."""
+    """A trainer of three ranks, each with BF16 tensors of its own, their senders, and slime's reader. `view`: what the folder has in
+    place of these tensors."""
 
-    def __init__(self, cluster: Cluster, python: Interpreter, reader: str) -> None:
-        self._cluster, self._python, self._reader = cluster, python, reader
+    def __init__(self, cluster: Cluster, python: Interpreter, reader: str, view: str) -> None:
+        self._cluster, self._python, self._reader, self._view = cluster, python, reader, view
         self._random = np.random.default_rng(3)
         self.versions, self.base, self.local = (os.path.join(cluster.folder, name) for name in ("versions", "base", "local"))
         self.given = {
-            f"layer.{rank}.{name}": self._random.standard_normal(shape).astype(np.float32)
+            f"layer.{rank}.{name}": (self._random.standard_normal(shape, np.float32).view(np.uint32) >> 16).astype(np.uint16)
             for rank in range(_RANKS)
-            for name, shape in (("w", (300, 257)), ("bias", (1000,)))
+            for name, shape in (("w.weight", (300, 257)), ("bias", (1000,)))
         }
-        write_checkpoint(self.base, self.given)
+        base, kinds = self.published(self.given), {"uint16": "BF16", "float32": "F32", "uint8": "F8_E4M3"}
+        write_checkpoint(self.base, base, {name: kinds[tensor.dtype.name] for name, tensor in base.items()})
         with open(os.path.join(self.base, "config.json"), "w", encoding="utf-8") as file:
             file.write("{}")
         self.senders = [self._sender(rank) for rank in range(_RANKS)]
@@ -90,13 +94,24 @@ class Trainer:
         self.weights: dict[str, Any] = {}
 
     def _sender(self, rank: int) -> Daemon:
-        return self._cluster.start_sender(rank, f"--slime-dir={self.versions}", f"--slime-checkpoint={self.base}")
+        flags = [f"--slime-view={self._view}"] if self._view else []
+        return self._cluster.start_sender(rank, f"--slime-dir={self.versions}", f"--slime-checkpoint={self.base}", *flags)
+
+    def published(self, weights: dict[str, Any]) -> dict[str, Any]:
+        """What the folder has of these weights."""
+        found = {}
+        for name, bits in weights.items():
+            found.update(outputs(self._view, name, bits) if self._view else {name: bits})
+        return found
 
     def register(self, rank: int) -> None:
         stream = self.trainers[0].stream if self.trainers else None
         trainer = dws.Trainer(self.senders[rank].socket, "slime", rank, _RANKS, stream)
         mine = {name: self.weights.get(name, tensor).copy() for name, tensor in self.given.items() if name.startswith(f"layer.{rank}.")}
-        self.weights.update(trainer.register(mine))
+        specs = [dws.TensorSpec(name, dws.DType.BF16, tensor.shape) for name, tensor in mine.items()]
+        self.weights.update(trainer.register(specs, views="numpy"))
+        for name, tensor in mine.items():
+            self.weights[name][...] = tensor
         if rank < len(self.trainers):
             self.trainers[rank] = trainer
         else:
@@ -105,8 +120,7 @@ class Trainer:
     def publish(self, version: int) -> None:
         for name, tensor in self.weights.items():
             if not name.endswith("bias") or version % 2:
-                flat = tensor.reshape(-1)
-                flat[self._random.integers(0, flat.size, 20)] += np.float32(0.5)
+                tensor.reshape(-1)[self._random.integers(0, tensor.size, 200)] ^= 64
         for trainer in self.trainers:
             trainer.publish(version)
 
@@ -128,8 +142,9 @@ class Trainer:
         for file in os.listdir(self.local):
             if file.endswith(".safetensors"):
                 found.update(read_file(os.path.join(self.local, file))[1])
-        assert sorted(found) == sorted(self.weights), f"version {version} has {sorted(found)}"
-        differ = [name for name, tensor in self.weights.items() if found[name].tobytes() != tensor.tobytes()]
+        wanted = self.published(self.weights)
+        assert sorted(found) == sorted(wanted), f"version {version} has {sorted(found)}"
+        differ = [name for name, tensor in wanted.items() if found[name].tobytes() != np.ascontiguousarray(tensor).tobytes()]
         assert not differ, f"version {version}: {differ} differ"
         with open(os.path.join(self.versions, f"weight_v{version:06d}", "model.safetensors.index.json"), encoding="utf-8") as file:
             return "delta" if "delta_encoding" in json.load(file)["metadata"] else "full"
