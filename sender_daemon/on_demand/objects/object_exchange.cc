@@ -156,6 +156,7 @@ Status ObjectExchange::Begin(const RankObjectKey& key, Bytes bytes, Take take) {
 void ObjectExchange::End(const std::string& name) {
   MutexLock lock(mutex_);
   rounds_.erase(name);
+  store_.Remove(process_, name);
 }
 
 bool ObjectExchange::IsCurrent(const RoundPtr& round) const {

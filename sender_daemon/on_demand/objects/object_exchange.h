@@ -53,7 +53,7 @@ class ObjectExchange {
   // RESOURCE_EXHAUSTED: the object is too large. ABORTED: there is one with a higher number.
   // ALREADY_EXISTS: other bytes were put as this number.
   Status Begin(const RankObjectKey& key, Bytes bytes, Take take);
-  // Nothing more is taken in the exchange of this name.
+  // Nothing more is taken or given in the exchange of this name.
   void End(const std::string& name);
   // What the exchange of this name waits for: names the rank; OK: for nothing.
   Status Awaited(const std::string& name) const;

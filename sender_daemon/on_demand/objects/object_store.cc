@@ -106,6 +106,11 @@ Status ObjectStore::Put(const std::string& name, RankObjectPtr object) {
   return OkStatus();
 }
 
+void ObjectStore::Remove(uint64_t process, const std::string& name) {
+  MutexLock lock(mutex_);
+  if (process == attached_) objects_.erase(name);
+}
+
 std::optional<ObjectStore::Answer> ObjectStore::AnswerTo(const Wanted& wanted) const {
   const uint32_t rank = options_.rank.value();
   if (stopping_) return Answer{UnavailableError("the sender of rank {} is shutting down", rank)};

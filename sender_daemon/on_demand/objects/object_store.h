@@ -114,6 +114,8 @@ class ObjectStore {
                                                     const std::optional<std::string>& over_because);
   // `object` has the number of its process, and its room.
   Status Put(const std::string& name, RankObjectPtr object);
+  // The process puts no more objects of that name; who waits for one goes on waiting.
+  void Remove(uint64_t process, const std::string& name);
 
   // Returns a number for Forget; 0: `done` was called.
   uint64_t Fetch(const Wanted& wanted, Done done);

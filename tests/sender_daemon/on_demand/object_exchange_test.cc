@@ -203,6 +203,19 @@ TEST_CASE("objects that are not accepted are fetched again", "[objects]") {
   CHECK(scene.senders[0]->exchange().Awaited(kName).ok());
 }
 
+TEST_CASE("an exchange that has ended keeps no object", "[objects]") {
+  Scene scene;
+  ObjectExchange& exchange = scene.senders[0]->exchange();
+  REQUIRE(exchange.Begin({.name = kName, .number = 7}, BytesOf("seven"), nullptr).ok());
+  REQUIRE(exchange.Begin({.name = kName + "2", .number = 7}, BytesOf("2"), nullptr).ok());
+  CHECK(exchange.store().counts().held_bytes == 6);
+  exchange.End(kName);
+  CHECK(exchange.store().counts().objects == 1);
+  CHECK(exchange.store().counts().held_bytes == 1);
+  // It may begin again, where it was.
+  CHECK(scene.senders[0]->Begin(6, "six").ok());
+}
+
 TEST_CASE("an object that is too large is refused", "[objects]") {
   Scene scene;
   const Status large = scene.senders[0]->exchange().Begin(
