@@ -46,6 +46,13 @@ class PutCall final : public grpc::ServerReadReactor<v1::PutObjectChunk> {
 
   Status Begin() {
     const RankObjectKey key{.name = chunk_.key().name(), .number = chunk_.key().number()};
+    if (key.name.starts_with(kExchangedName)) {
+      return InvalidArgumentError(
+          "{}: expected a name that does not begin with '{}', which the senders use themselves; "
+          "put "
+          "it under another name",
+          ToString(key), kExchangedName);
+    }
     std::optional<std::string> over_because;
     if (chunk_.has_over_because()) over_because = chunk_.over_because();
     DWS_ASSIGN_OR_RETURN(

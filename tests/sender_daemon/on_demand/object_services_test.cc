@@ -381,6 +381,8 @@ TEST_CASE("a put that is too large, too short, too long or damaged leaves nothin
   rest.set_data("12345679");
   CheckRefused(rank.Put({first, rest}), StatusCode::DATA_LOSS, "has arrived damaged");
   CheckRefused(rank.Put(std::string(65, 'n'), 1, ""), StatusCode::INVALID_ARGUMENT, "65 bytes");
+  CheckRefused(rank.Put("exchange/sum", 1, ""), StatusCode::INVALID_ARGUMENT,
+               "'exchange/sum' number 1: expected a name that does not begin with 'exchange/'");
   first.set_process(rank.process() + 1);
   CheckRefused(rank.Put({first}), StatusCode::FAILED_PRECONDITION, "has to attach");
   CheckRefused(job.ranks[1]->Fetch(Rank::Wanted(0, rank.process(), "a", 1), seconds(1)).first,
