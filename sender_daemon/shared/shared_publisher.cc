@@ -14,6 +14,17 @@ namespace {
 // How often reports are read while full tensors are written, which takes long.
 constexpr Duration kReportsInterval = std::chrono::milliseconds(50);
 
+// Returns whether `first` is the first version of its stream. A view may begin later, so it asks
+// the trainer's own state.
+bool BeginsStream(const RankState& state, const RetainedVersion& first, const ReceiverHub& hub) {
+  if (state.layout().view().empty()) return state.begins_stream;
+  const RankStatePtr trainer = hub.Current();
+  if (trainer == nullptr || trainer->stream != state.stream || !trainer->begins_stream)
+    return false;
+  const RetainedVersionPtr begins = trainer->log->First();
+  return begins != nullptr && begins->version == first.version;
+}
+
 }  // namespace
 
 SharedPublisher::SharedPublisher(Options options, FileSystem& files, ReceiverHub& hub,
@@ -221,7 +232,8 @@ Result<RetainedVersionPtr> SharedPublisher::NextInChain(const RetainedVersion& n
 
 Result<bool> SharedPublisher::BeginsWith(const RetainedVersionPtr& first) {
   const RankState& state = *progress_->writer.state();
-  if (!options_.dir.from_base || !state.begins_stream || first == nullptr) return false;
+  if (!options_.dir.from_base || first == nullptr || !BeginsStream(state, *first, hub_))
+    return false;
   DWS_RETURN_IF_ERROR(progress_->catalog->Refresh());
   // It is there if an attempt has failed after the manifest was written.
   const shared::ManifestPtr there = progress_->catalog->versions().Newest();

@@ -93,6 +93,12 @@ class ViewDirTest(ViewCase):
         self.publish()
         self.check(engine, live, VIEW)
         self.assertEqual(receiver.metric("dws_receiver_fetched_bytes_total", 'kind="full"'), 0)
+        shared = dwsctl("status", f"--socket={self.cluster.senders[0].socket}")["sender"]["shared"]
+        self.assertEqual((shared.get("bases"), shared.get("anchors", "0")), ("2", "0"), shared)
+        # One that began with something else asks for full tensors.
+        engine, live, receiver = self.follow(VIEW)
+        self.check(engine, live, VIEW)
+        self.assertGreater(receiver.metric("dws_receiver_fetched_bytes_total", 'kind="full"'), 0)
 
     def test_a_view_that_cannot_be_made_is_named_and_the_others_are_published(self) -> None:
         odd = "mxfp8/floor"  # gate.weight has 100 columns
