@@ -245,7 +245,8 @@ void SenderApp::StartSession() {
       .on_late =
           [this](const RankStatePtr& view) {
             for (const auto& sink : sinks_) sink->OfferView(view);
-          }});
+          },
+      .on_left_out = [this] { metrics_.OnViewVersionLeftOut(); }});
   session_ = std::make_unique<TrainerSession>(
       TrainerSession::Options{
           .job_id = options_.job_id,

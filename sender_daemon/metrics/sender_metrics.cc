@@ -107,7 +107,10 @@ SenderMetrics::SenderMetrics(const std::string& job_id, uint32_t trainer_rank)
       nacks_(registry_, "dws_sender_nacks_total", "Versions that receivers refused, by reason."),
       verify_mismatches_(registry_.AddCounter(
           "dws_sender_verify_mismatches_total",
-          "Slices of the snapshot that a Verify found to differ from what was published.")) {}
+          "Slices of the snapshot that a Verify found to differ from what was published.")),
+      view_versions_left_out_(registry_.AddCounter(
+          "dws_sender_view_versions_left_out_total",
+          "Versions that a view has left out, because other ranks' amax came too late.")) {}
 
 void SenderMetrics::OnPublishReply(Duration stall) { publish_seconds_.Observe(ToSeconds(stall)); }
 

@@ -31,6 +31,8 @@ class SenderMetrics {
   void OnPublished(const RankState& state, const RetainedVersion& version);
   // The views of a captured version were captured, which took this long.
   void OnViewsCaptured(Duration time);
+  // A view has left out a version, because other ranks' part of it came too late.
+  void OnViewVersionLeftOut() { view_versions_left_out_.Increment(); }
   // A receiver committed a version that was announced to it this long ago.
   void OnAcknowledged(Duration since_announced);
   void OnServed(ServedKind kind, uint64_t bytes);
@@ -59,6 +61,7 @@ class SenderMetrics {
   std::array<Counter, 4> served_bytes_;          // by ServedKind
   ReasonCounters nacks_;
   Counter verify_mismatches_;
+  Counter view_versions_left_out_;
 };
 
 }  // namespace dws

@@ -279,6 +279,7 @@ void FollowedViews::OnOpening() {
     Complete(name, followed);
     if (!followed.pending.has_value()) continue;
     followed.pending.reset();
+    parts_.on_left_out();
     if (!std::exchange(followed.in_time, false)) continue;
     const Status awaited = exchange_->Awaited(ExchangedName(name));
     const std::string reason(Message(awaited));

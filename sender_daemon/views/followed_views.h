@@ -46,6 +46,7 @@ class FollowedViews {
     std::function<void(Duration)> on_captured;  // how long the views of a version took
     // A view has the trainer's newest version, which was announced without it.
     std::function<void(const RankStatePtr&)> on_late;
+    std::function<void()> on_left_out;  // a view has left out a version
   };
   explicit FollowedViews(const Parts& parts) : parts_(parts) {}
 

@@ -185,6 +185,8 @@ class ViewRanksTest(IntegrationCase):
             trainer.publish(self.version)
         self.check(engine, live, MODELOPT)
         self.assertEqual(self.cluster.senders[0].logged("view_version_left_out"), 1)
+        left_out = [s.metric("dws_sender_view_versions_left_out_total") for s in self.cluster.senders]
+        self.assertEqual(left_out, [1, 0])
         self.publish()
         self.check(engine, live, MODELOPT)
 
