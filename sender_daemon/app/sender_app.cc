@@ -426,11 +426,7 @@ Status SenderApp::OpenSinks() {
   slime_dir.threads = options_.threads;
   SlimeSink::Parts slime{.files = files_};
   slime.view_state = [this](const std::string& view) { return hub_->Current(view); };
-  slime.on_damage = [this](const RankStatePtr& state) {
-    std::vector<RankSlice> all;
-    for (uint32_t i = 0; i < state->layout().slice_count(); ++i) all.emplace_back(i);
-    recheck_->Ask(state, std::move(all));
-  };
+  slime.on_damage = [this](const RankStatePtr& state) { recheck_->AskAll(state); };
   DWS_ASSIGN_OR_RETURN(sinks_.emplace_back(), SlimeSink::Open(slime_dir, std::move(slime)));
   return OkStatus();
 }

@@ -28,6 +28,12 @@ void SnapshotRecheck::Ask(RankStatePtr state, std::vector<RankSlice> slices) {
       [this, state = std::move(state), slices = std::move(slices)] { Check(*state, slices); }));
 }
 
+void SnapshotRecheck::AskAll(RankStatePtr state) {
+  std::vector<RankSlice> all;
+  for (uint32_t i = 0; i < state->layout().slice_count(); ++i) all.emplace_back(i);
+  Ask(std::move(state), std::move(all));
+}
+
 void SnapshotRecheck::Stop() {
   stopping_.store(true);
   executor_.Stop();

@@ -22,6 +22,7 @@ class SnapshotRecheck {
   // Never blocks. Ignores numbers that are no slices. When its queue is full it ignores the
   // request: a receiver that still refuses asks again.
   void Ask(RankStatePtr state, std::vector<RankSlice> slices);
+  void AskAll(RankStatePtr state);
   void Stop();
 
  private:
