@@ -189,6 +189,7 @@ CONFIGS["step3p5"] = {
     "architectures": ["Step3p5ForCausalLM"],
     "model_type": "step3p5",
     "num_attention_groups": _COMMON["num_key_value_heads"],
+    "rope_theta": [10000.0, 50000.0],
     "use_head_wise_attn_gate": True,
     "use_qk_norm": True,
     "sliding_window": 32,
