@@ -24,7 +24,7 @@
 #   --python=PYTHON      or this Python: with what the check compares, numpy, grpcio and protobuf
 #   --only=PATTERN,...   engines, trainers, capture, quickstart, ray: some cells or cases; none of the trainers' cases may be skipped then
 #   --logs=FOLDER        engines, trainers, quickstart: keeps the logs
-#   --all, --list        engines: all cells (hours); prints the cells that would run. By default 60 starts of engines
+#   --all, --list        engines: all cells (hours); prints the cells that would run. By default 95 starts of engines
 #   --compare            engines: engines attach with the option checkpoint, where their live memory is patched
 #   --seconds=60         engines: of requests in each search for torn passes (20)
 #   --minutes=30         engines: after which no cell begins (60)

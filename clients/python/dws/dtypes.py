@@ -81,6 +81,8 @@ class DType(enum.Enum):
         """
         if isinstance(dtype, cls):
             return dtype
+        if dtype is None:  # numpy takes it for float64
+            return cls._named("None", dtype)
         if isinstance(dtype, str) and dtype.upper() in cls.__members__:
             return cls[dtype.upper()]
         torch = loaded_torch()
@@ -102,6 +104,28 @@ class DType(enum.Enum):
                 "(pass packed formats as U8)"
             )
         return _BY_TORCH_NAME[name]
+
+
+# The types that weights are cast to.
+FLOATS = (DType.F16, DType.BF16, DType.F32, DType.F64)
+
+
+def float_type(dtype: Any, what: str) -> DType:
+    """The type in which floating-point weights are to be kept or published.
+
+    Args:
+      what: who names the type, for messages: "dtype=".
+
+    Raises:
+      DTypeError: it is no type, or none that such weights can be cast to.
+    """
+    try:
+        found = DType.of(dtype)
+    except DTypeError as error:
+        raise DTypeError(f"{what}: {error}") from None
+    if found not in FLOATS:
+        raise DTypeError(f"{what}: {found.name}, expected one of {', '.join(each.name for each in FLOATS)}")
+    return found
 
 
 _TORCH_NAMES = {

@@ -30,6 +30,8 @@ class DTypeTest(unittest.TestCase):
             DType.of(np.complex64)
         with self.assertRaisesRegex(dws.DTypeError, "unknown"):
             DType.of("float17")
+        with self.assertRaisesRegex(dws.DTypeError, "None is unknown"):
+            DType.of(None)
         with self.assertRaisesRegex(dws.DTypeError, "tensor 'a'.*complex"):
             spec_of("a", np.zeros(3, np.complex128))
 

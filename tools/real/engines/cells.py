@@ -87,6 +87,8 @@ CONFIGURATIONS = tuple(
     for ranks in (1, 2)
     # SGLang computes MLA on processors with AMX only, INT4 and attention sinks on GPUs.
     if not (engine == "sglang" and (kind.startswith(("deepseek", "gpt-oss")) or kind.endswith("-int4")))
+    # SGLang's norms of Step-3.5 have a buffer that load_weights computes, which attaching refuses.
+    if not (engine == "sglang" and kind == "step3p5")
     # vLLM's router for the CPU does not compute MiniMax-M2's.
     if not (engine.startswith("vllm") and kind == "minimax-m2")
 )

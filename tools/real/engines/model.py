@@ -189,17 +189,27 @@ CONFIGS["step3p5"] = {
     "architectures": ["Step3p5ForCausalLM"],
     "model_type": "step3p5",
     "num_attention_groups": _COMMON["num_key_value_heads"],
+    "rope_theta": [10000.0, 50000.0],
     "use_head_wise_attn_gate": True,
     "use_qk_norm": True,
     "sliding_window": 32,
     "layer_types": ["full_attention", "sliding_attention"],
+    "attention_other_setting": {
+        "attention_type": "sliding_attention",
+        **{name: _COMMON[name] for name in ("num_attention_heads", "head_dim")},
+        "num_attention_groups": _COMMON["num_key_value_heads"],
+    },
+    "yarn_only_types": [],
     "partial_rotary_factors": [0.5, 1.0],
     "moe_layers_enum": "0,1",
     "moe_num_experts": 4,
     "moe_top_k": 2,
     "moe_intermediate_size": 64,
     "share_expert_dim": 64,
-    "moe_router_activation": "softmax",  # vLLM computes no other on the CPU
+    "moe_router_activation": "softmax",  # vLLM computes no other on the CPU; SGLang does not ask
+    "moe_router_scaling_factor": 1.0,
+    "use_moe_router_bias": True,
+    "need_fp32_gate": True,
     "swiglu_limits": [0.0, 0.0],
     "swiglu_limits_shared": [0.0, 0.0],
 }
@@ -213,8 +223,7 @@ CONFIGS["minimax-m2"] = {
     "num_experts_per_tok": 2,
     "use_routing_bias": True,
     "scoring_func": "sigmoid",
-    "use_qk_norm": True,
-    "qk_norm_type": "per_layer",
+    "use_qk_norm": False,  # SGLang computes these norms on GPUs alone
     "rotary_dim": 16,
 }
 # On two ranks vLLM pads its experts: the second one has half as many groups of 32 as the first.

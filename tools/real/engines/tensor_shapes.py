@@ -41,8 +41,8 @@ def _attention(at: str, config: dict[str, Any]) -> _Shapes:
         yield f"{at}.o_proj.bias", (hidden,)
         yield f"{at}.sinks", (int(config["num_attention_heads"]),)
     if config["model_type"].startswith("qwen3") or config.get("use_qk_norm"):
-        for letter, rows in (("q", query), ("k", key_value)):
-            yield f"{at}.{letter}_norm.weight", (rows if config.get("qk_norm_type") == "per_layer" else dim,)
+        for letter in "qk":
+            yield f"{at}.{letter}_norm.weight", (dim,)
     if config.get("use_head_wise_attn_gate"):
         yield f"{at}.g_proj.weight", (int(config["num_attention_heads"]), hidden)
 

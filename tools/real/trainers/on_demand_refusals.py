@@ -57,6 +57,7 @@ def models() -> int:
         (dws.InvalidArgumentError, "shard_placement_fn", _cut(_pair(), shard_placement_fn=lambda _: Shard(1))),
         (dws.InvalidArgumentError, "param_dtype=", _cut(_pair(), mp_policy=object())),
         (dws.InvalidArgumentError, "expected BF16 or F32", _cut(_pair(), param_dtype=torch.float16)),
+        (dws.DTypeError, "param_dtype=: I32", _cut(_pair(), param_dtype=torch.int32, reduce_dtype=torch.float32)),
         (dws.LayoutError, "module '1', a Linear, is compiled", _cut(compiled)),
         (dws.LayoutError, "is compiled", _cut(torch.compile(_pair()))),
         (dws.LayoutError, "module '0', a FSDPLinear, is cut already", _cut(whole)),

@@ -8,7 +8,7 @@ from typing import Any, Iterable, Mapping
 
 import numpy as np
 
-from dws.errors import LayoutError
+from dws.errors import InvalidArgumentError, LayoutError
 
 # The names of the tensors that are not in a checkpoint.
 PREFIX = "dws.adapter."
@@ -57,6 +57,7 @@ class AdapterConfig:
 
         Raises:
           LayoutError: it is no LoRA, or has something that is not supported, by name.
+          InvalidArgumentError: r, lora_alpha or use_rslora is no value of such a config, by name.
         """
         kind = getattr(config.get("peft_type"), "value", config.get("peft_type"))
         if kind not in (None, "LORA"):
@@ -70,12 +71,16 @@ class AdapterConfig:
                 f"{what} has init_lora_weights={begin!r}, which changes the base model too: engines would add it to another "
                 "base. Publish its merged weights"
             )
-        r, alpha = config.get("r"), config.get("lora_alpha")
-        if not isinstance(r, int) or r < 1:
-            raise LayoutError(f"{what} has r={r!r}, expected a whole number from 1")
-        if not isinstance(alpha, (int, float)) or alpha != int(alpha) or not 1 <= alpha <= _ALPHA_MAX:
-            raise LayoutError(f"{what} has lora_alpha={alpha!r}, expected a whole number from 1 to {_ALPHA_MAX}")
-        return cls(r, int(alpha), bool(config.get("use_rslora")))
+        r, alpha, rooted = config.get("r"), config.get("lora_alpha"), config.get("use_rslora")
+        if isinstance(r, bool) or not isinstance(r, int) or r < 1:
+            raise InvalidArgumentError(f"{what} has r={r!r}, expected a whole number from 1")
+        # NaN and infinity are not between the two.
+        is_number = isinstance(alpha, (int, float)) and not isinstance(alpha, bool)
+        if not is_number or not 1 <= alpha <= _ALPHA_MAX or alpha != int(alpha):
+            raise InvalidArgumentError(f"{what} has lora_alpha={alpha!r}, expected a whole number from 1 to {_ALPHA_MAX}")
+        if not _is_one_of(rooted, (None, False, True)):
+            raise InvalidArgumentError(f"{what} has use_rslora={rooted!r}, expected true or false")
+        return cls(r, int(alpha), bool(rooted))
 
     @property
     def scaling(self) -> float:

@@ -11,7 +11,7 @@ import os
 from typing import Any, Mapping, Optional
 
 from dws.adapters.config import PREFIX, AdapterConfig, require_shapes
-from dws.dtypes import DType, loaded_torch
+from dws.dtypes import float_type, loaded_torch
 from dws.errors import InvalidArgumentError, LayoutError
 from dws.plugins.checkpoint import fill
 from dws.plugins.checkpoint_files import CheckpointFiles
@@ -38,7 +38,7 @@ class Shadow:
         Raises:
           InvalidArgumentError: no such folder, or not such files.
           LayoutError: the adapter has something that is not supported, by name.
-          DTypeError: an unknown dtype.
+          DTypeError: dtype is no floating-point type.
         """
         self.folder = os.path.realpath(folder)
         what = f"the adapter in '{folder}'"
@@ -46,7 +46,7 @@ class Shadow:
         files = CheckpointFiles(folder, WEIGHTS)
         require_shapes(files.canonical(), self.config, what)
         torch: Any = loaded_torch()
-        wanted = None if dtype is None else DType.of(dtype)
+        wanted = None if dtype is None else float_type(dtype, "dtype=")
         self.tensors: dict[str, Any] = {
             name: torch.empty(one.shape, dtype=(wanted or files.dtype(name)).torch)
             for name, one in files.canonical().items()

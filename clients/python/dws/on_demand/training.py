@@ -27,7 +27,7 @@ import logging
 from typing import Any, Callable, Iterator, Optional, Sequence, Union
 
 from dws.balance.plans import Microbatch, Plan
-from dws.dtypes import DType
+from dws.dtypes import DType, float_type
 from dws.errors import (
     DwsError,
     InvalidArgumentError,
@@ -154,8 +154,8 @@ class Training:
 
         if self._model is not None:
             raise StateError("fully_shard was called before: make another Training for another model")
-        self._dtype = DType.of(param_dtype or torch.float32)
-        self._gradient_dtype = DType.of(reduce_dtype or param_dtype or torch.float32)
+        self._dtype = float_type(param_dtype or torch.float32, "param_dtype=")
+        self._gradient_dtype = float_type(reduce_dtype or param_dtype or torch.float32, "reduce_dtype=")
         if self._gradient_dtype not in (DType.BF16, DType.F32):
             raise InvalidArgumentError(f"gradients of {self._gradient_dtype.name}: expected BF16 or F32; pass reduce_dtype=")
         if not distributed.is_initialized():

@@ -19,13 +19,12 @@ import os
 import re
 from typing import Any, Collection, Iterable, Mapping, Optional, Union
 
-from dws.dtypes import DType
+from dws.dtypes import FLOATS, DType, float_type
 from dws.errors import DTypeError, InvalidArgumentError, LayoutError
 from dws.plugins.checkpoint_files import CheckpointFiles
 
 # Checkpoints and engines of DeepSeek-V3 and later models have it in FP32.
 _ROUTER_BIAS = "*e_score_correction_bias"
-_FLOATS = (DType.F16, DType.BF16, DType.F32, DType.F64)
 
 # Patterns (fnmatch) of canonical names, each with a type, of which the first that matches counts; or the folder of a checkpoint.
 Types = Union[Mapping[str, Any], str, "os.PathLike[str]"]
@@ -38,8 +37,8 @@ class PublishedTypes:
     dtypes: those of single weights, which come before `dtype`.
 
     Raises:
-      InvalidArgumentError, DTypeError: on construction: dtypes= is neither of Types, has a type that is no floating-point type, or
-        has the pattern "*"; or as CheckpointFiles.
+      InvalidArgumentError, DTypeError: on construction: dtype= or dtypes= has a type that is no floating-point type, or dtypes= is
+        neither of Types, or has the pattern "*"; or as CheckpointFiles.
     """
 
     dtype: Any = None
@@ -48,8 +47,10 @@ class PublishedTypes:
     _checkpoint: Optional[Mapping[str, DType]] = dataclasses.field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        if self.dtype is not None:
+            float_type(self.dtype, "dtype=")
         if isinstance(self.dtypes, Mapping):
-            patterns = {pattern: _float_of(pattern, dtype) for pattern, dtype in self.dtypes.items()}
+            patterns = {pattern: _pattern_type(pattern, dtype) for pattern, dtype in self.dtypes.items()}
             object.__setattr__(self, "_patterns", patterns)
         elif isinstance(self.dtypes, (str, os.PathLike)):
             headers = CheckpointFiles(os.fspath(self.dtypes)).canonical()
@@ -92,7 +93,7 @@ class PublishedTypes:
                 f"dtypes= names checkpoint '{self.dtypes}', which has no tensor '{name}': expected the checkpoint of this model, with "
                 "every floating-point weight"
             )
-        if found in _FLOATS:
+        if found in FLOATS:
             return found
         if self.dtype is None:
             raise LayoutError(
@@ -118,13 +119,8 @@ class PublishedTypes:
                 )
 
 
-def _float_of(pattern: str, dtype: Any) -> DType:
-    try:
-        found = DType.of(dtype)
-    except DTypeError as error:
-        raise DTypeError(f"dtypes= has '{pattern}': {error}") from None
-    if found not in _FLOATS:
-        raise DTypeError(f"dtypes= has '{pattern}': {found.name}, expected one of {', '.join(t.name for t in _FLOATS)}")
+def _pattern_type(pattern: str, dtype: Any) -> DType:
+    found = float_type(dtype, f"dtypes= has '{pattern}'")
     if pattern == "*":
         raise InvalidArgumentError(
             "dtypes= has '*', which spares no weight: pass dtype= for the others, which leaves alone what must not be cast"

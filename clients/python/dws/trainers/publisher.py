@@ -83,8 +83,8 @@ class Publisher:
           adapter is a job of its own.
 
         Raises:
-          InvalidArgumentError, DTypeError: dtypes= has a type that is no floating-point type, or the pattern "*", or names no
-            checkpoint.
+          InvalidArgumentError, DTypeError: dtype= or dtypes= has a type that is no floating-point type, or dtypes= has the
+            pattern "*", or names no checkpoint.
         """
         self._socket = socket.replace("{adapter}", adapter or "{adapter}")
         self._job_id = job_id.replace("{adapter}", adapter or "{adapter}")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import re
 import tempfile
 import threading
 import unittest
@@ -32,9 +34,15 @@ REFUSED = {
     "layer_replication": [[0, 2]],
     "init_lora_weights": "pissa_niter_4",
     "kasa_config": {"beta": 1},
-    "r": 0,
-    "lora_alpha": 1.5,
 }
+# No values of such a config.
+WRONG: tuple[tuple[str, Any], ...] = (
+    ("r", 0),
+    ("r", True),
+    ("r", "8"),
+    *(("lora_alpha", value) for value in (1.5, 0, True, 10**30, math.nan, math.inf, -math.inf)),
+    *(("use_rslora", value) for value in ("false", 1)),
+)
 
 
 class AdapterConfigTest(unittest.TestCase):
@@ -42,6 +50,14 @@ class AdapterConfigTest(unittest.TestCase):
         for key, value in REFUSED.items():
             with self.subTest(key), self.assertRaisesRegex(dws.LayoutError, f"adapter 'math' (has|is of) {key}"):
                 AdapterConfig.of({**CONFIG, key: value}, "adapter 'math'")
+
+    def test_a_value_that_no_config_has_is_refused_by_name(self) -> None:
+        for key, value in WRONG:
+            message = f"adapter 'math' has {key}={re.escape(repr(value))}, expected"
+            with self.subTest(key, value=value), self.assertRaisesRegex(dws.InvalidArgumentError, message):
+                AdapterConfig.of({**CONFIG, key: value}, "adapter 'math'")
+        for value, rooted in ((True, True), (False, False), (None, False)):
+            self.assertEqual(AdapterConfig.of({**CONFIG, "use_rslora": value}, "it").use_rslora, rooted)
 
     def test_values_of_an_adapter_without_them_are_taken(self) -> None:
         plain = {"modules_to_save": None, "rank_pattern": {}, "trainable_token_indices": None, "use_dora": False, "bias": "none"}
@@ -95,6 +111,11 @@ class ShadowTest(unittest.TestCase):
             save(self.folder, {**tensors(), name: torch.zeros(3, 4)})
             with self.subTest(name), self.assertRaisesRegex(dws.LayoutError, f"'{name}'.*{what}"):
                 Shadow(self.folder)
+
+    def test_a_type_that_no_weight_is_published_in_is_refused(self) -> None:
+        save(self.folder, tensors())
+        with self.assertRaisesRegex(dws.DTypeError, "dtype=: I32, expected one of F16, BF16, F32, F64"):
+            Shadow(self.folder, "int32")
 
     def test_a_folder_without_the_files_is_refused_by_name(self) -> None:
         with self.assertRaisesRegex(dws.InvalidArgumentError, "adapter_config.json"):

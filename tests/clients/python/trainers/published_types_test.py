@@ -160,12 +160,22 @@ class PublishedTypesTest(SenderCase):
         for given, kind, why in (
             ({"a*": "float12"}, dws.DTypeError, r"dtypes= has 'a\*': element type 'float12' is unknown"),
             ({"a": torch.int8}, dws.DTypeError, "has 'a': I8, expected one of F16, BF16, F32, F64"),
+            ({"a": None}, dws.DTypeError, "has 'a': element type None is unknown"),
             ({"*": F32}, dws.InvalidArgumentError, r"has '\*', which spares no weight: pass dtype="),
             (["a"], dws.InvalidArgumentError, "dtypes= is a list, expected a dict of patterns"),
             (os.path.join(self.folder, "none"), dws.InvalidArgumentError, "checkpoint '.*none' cannot be listed"),
         ):
             with self.assertRaisesRegex(kind, why):
                 PublishedTypes(torch.bfloat16, given)
+        for given, why in (
+            (torch.int32, "dtype=: I32, expected one of F16, BF16, F32, F64"),
+            ("U8", "dtype=: U8, expected"),
+            (torch.float8_e4m3fn if hasattr(torch, "float8_e4m3fn") else "F8_E4M3", "dtype=: F8_E4M3, expected"),
+            ("float12", "dtype=: element type 'float12' is unknown"),
+        ):
+            with self.assertRaisesRegex(dws.DTypeError, why):
+                self.published_types(Model(), given)
+        self.assertIsNone(self.sender.register)
 
 
 if __name__ == "__main__":
