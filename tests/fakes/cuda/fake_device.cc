@@ -259,7 +259,7 @@ DriverResult cuModuleGetFunction(void** function, void* module, const char* name
   if (found == state.modules.end()) return DriverResult::kInvalidHandle;
   const std::optional<Kernel> kernel = FindKernel(name);
   if (!kernel.has_value()) return DriverResult::kNotFound;
-  *function = static_cast<char*>(module) + 1 + static_cast<int>(*kernel) % 7;
+  *function = static_cast<char*>(module) + 1 + static_cast<int>(*kernel);
   state.functions[*function] = {.module = found->second.get(), .kernel = *kernel};
   return DriverResult::kSuccess;
 }
