@@ -4,6 +4,7 @@
 
 #include "common/memory/cuda/cuda_device.h"
 #include "common/memory/cuda/kernels/diff/diff_args.h"
+#include "common/memory/cuda/kernels/quantise/quantise_args.h"
 #include "tests/common/memory/cuda/device_fixture.h"
 #include "tests/common/memory/cuda/kernel_runner.h"
 
@@ -62,6 +63,8 @@ class DeviceRunner final : public KernelRunner {
         return Run<DiffArgs>(kernel, args, items);
       case Kernel::kGather:
         return Run<GatherArgs>(kernel, args, items);
+      case Kernel::kQuantise:
+        return Run<QuantiseArgs>(kernel, args, items);
     }
   }
   void Clear() override {

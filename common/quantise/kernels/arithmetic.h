@@ -141,6 +141,16 @@ DWS_QUANTISE_CODE uint32_t EncodeAny(float quotient) {
   return Encode<OneLane, kCodes>(quotient);
 }
 
+// Encodes any element with any operand. This is the definition of a code.
+template <Rule kRule>
+DWS_QUANTISE_CODE uint32_t EncodeValue(float element, float operand) {
+  constexpr Step kStep = StepOf(kRule);
+  float quotient = kStep == Step::kMultiply ? OneLane::Multiply(element, operand)
+                                            : OneLane::Divide(element, operand);
+  if constexpr (kStep == Step::kDivideBf16) quotient = ToBf16(quotient);
+  return EncodeAny<CodesOf(kRule)>(quotient);
+}
+
 // The value of an E4M3 code.
 DWS_QUANTISE_CODE float DecodeE4m3(uint32_t code) {
   const uint32_t magnitude = code & 0x7F;

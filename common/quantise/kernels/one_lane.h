@@ -1,6 +1,6 @@
 // The operations of one lane: what the arithmetic of the recipes is written in (arithmetic.h,
 // scales.h). The vector kernels have a struct with the same members for 8 and for 16 lanes, and
-// compute with it what this one defines.
+// compute with it what this one defines; GPUs compute with this one.
 //
 // Floats are IEEE binary32, rounded to nearest even, subnormals kept: the caller sees to the
 // processor's mode, and this package is compiled without contraction to fused operations.

@@ -24,15 +24,9 @@ DWS_QUANTISE_CODE typename Lanes::Floats Quotient(typename Lanes::Floats value,
   }
 }
 
-// Encodes one element with any operand. This is the definition of a code.
 template <Rule kRule>
 DWS_QUANTISE_CODE uint32_t EncodeElement(const std::byte* element, float operand) {
-  constexpr Step kStep = StepOf(kRule);
-  const float value = OneLane::Load(element);
-  float quotient = kStep == Step::kMultiply ? OneLane::Multiply(value, operand)
-                                            : OneLane::Divide(value, operand);
-  if constexpr (kStep == Step::kDivideBf16) quotient = ToBf16(quotient);
-  return EncodeAny<CodesOf(kRule)>(quotient);
+  return EncodeValue<kRule>(OneLane::Load(element), operand);
 }
 
 template <Rule kRule>

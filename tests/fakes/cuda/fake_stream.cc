@@ -6,6 +6,7 @@
 
 #include "common/memory/cuda/kernels/diff/diff_args.h"
 #include "common/memory/cuda/kernels/entry/host_kernels.h"
+#include "common/memory/cuda/kernels/quantise/quantise_args.h"
 #include "tests/fakes/cuda/fake_state.h"
 #include "tests/fakes/cuda/model/kernel_work.h"
 
@@ -76,7 +77,7 @@ struct Arguments {
 };
 constexpr size_t kArgumentBytes[kKernelCount] = {
     sizeof(StageArgs), sizeof(StageArgs), sizeof(CommitArgs), sizeof(DigestArgs),
-    sizeof(DiffArgs),  sizeof(DiffArgs),  sizeof(GatherArgs)};
+    sizeof(DiffArgs),  sizeof(DiffArgs),  sizeof(GatherArgs), sizeof(QuantiseArgs)};
 static_assert(sizeof(StageArgs) <= sizeof(Arguments) && sizeof(DiffArgs) <= sizeof(Arguments));
 
 // The kernels' tables are arrays of structs with 8-byte fields; the first field is the blocks'.

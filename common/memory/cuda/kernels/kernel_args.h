@@ -126,7 +126,7 @@ struct DigestArgs {
   uint32_t block_count = 0;
 };
 
-// dws_diff and dws_diff_list: diff/diff_args.h.
+// dws_diff and dws_diff_list: diff/diff_args.h. dws_quantise: quantise/quantise_args.h.
 
 // dws_gather: copies live blocks, each to its target, in slice order. One warp for each block.
 struct GatherBlock {
@@ -145,10 +145,19 @@ struct GatherArgs {
 };
 
 // The kernels by number and name.
-enum class Kernel : uint8_t { kStage, kStageSplit, kCommit, kDigest, kDiff, kDiffList, kGather };
-inline constexpr uint32_t kKernelCount = 7;
+enum class Kernel : uint8_t {
+  kStage,
+  kStageSplit,
+  kCommit,
+  kDigest,
+  kDiff,
+  kDiffList,
+  kGather,
+  kQuantise
+};
+inline constexpr uint32_t kKernelCount = 8;
 inline constexpr const char* kKernelNames[kKernelCount] = {
     "dws_stage", "dws_stage_split", "dws_commit", "dws_digest",
-    "dws_diff",  "dws_diff_list",   "dws_gather"};
+    "dws_diff",  "dws_diff_list",   "dws_gather", "dws_quantise"};
 
 }  // namespace dws::cuda

@@ -82,6 +82,17 @@ class Warp {
 #endif
   }
 
+  // The largest of all lanes' values. Uniform.
+  DWS_KERNEL uint32_t Largest(const Vec<uint32_t>& values) const {
+#if defined(__CUDACC__)
+    return __reduce_max_sync(kAll, values[0]);
+#else
+    uint32_t largest = 0;
+    lanes([&](uint32_t lane) { largest = values[lane] > largest ? values[lane] : largest; });
+    return largest;
+#endif
+  }
+
   // Returns, for each lane, the sum of its value and those of all lanes before it.
   DWS_KERNEL Vec<uint32_t> RunningTotal(Vec<uint32_t> values) const {
 #if defined(__CUDACC__)

@@ -41,13 +41,15 @@ struct GpuModel {
   //   kDiff: assumption: the bar of docs/gpu.md's kernel, 0.6 of the read bandwidth.
   //   kDiffList: assumption: scatters like kCommit.
   //   kGather: assumption: copies at copy bandwidth.
+  //   kQuantise: assumption: half of the bandwidths.
   std::array<KernelSpeed, kKernelCount> kernels = {{{.share = 1, .seconds_each = 166e-12},
                                                     {.share = 1, .seconds_each = 216e-12},
                                                     {.share = 0.39},
                                                     {.share = 0.98},
                                                     {.share = 0.6},
                                                     {.share = 0.39},
-                                                    {.share = 1}}};
+                                                    {.share = 1},
+                                                    {.share = 0.5}}};
 
   // Assumptions, all of them, in seconds: from a call until its work can begin on an idle device;
   // what a call that queues work costs the host; from the end of work until a waiting host goes on.

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "common/memory/cuda/kernels/diff/diff_args.h"
+#include "common/memory/cuda/kernels/quantise/quantise_args.h"
 
 namespace dws::cuda {
 namespace {
@@ -111,6 +112,15 @@ Moved MovedByGather(const GatherArgs& args, const std::function<bool(uint64_t)>&
   return moved;
 }
 
+// What is read twice comes from a cache the second time.
+Moved MovedByQuantise(const QuantiseArgs& args) {
+  const bool whole_bytes = quantise::CodesOf(args.rule) == quantise::Codes::kE4m3;
+  const uint64_t elements = args.count * args.tile_rows * args.tile_columns;
+  const uint64_t beside = quantise::ScaleBytes(args.rule) + (args.amax != 0 ? 2 : 0);
+  return {.read = elements * 2,
+          .copied = (whole_bytes ? elements : elements / 2) + args.count * beside};
+}
+
 Moved MovedBy(Kernel kernel, const void* arguments, const std::function<bool(uint64_t)>& in_host) {
   switch (kernel) {
     case Kernel::kStage:
@@ -126,6 +136,8 @@ Moved MovedBy(Kernel kernel, const void* arguments, const std::function<bool(uin
       return MovedByDiffList(As<DiffArgs>(arguments));
     case Kernel::kGather:
       return MovedByGather(As<GatherArgs>(arguments), in_host);
+    case Kernel::kQuantise:
+      return MovedByQuantise(As<QuantiseArgs>(arguments));
   }
   return {};
 }

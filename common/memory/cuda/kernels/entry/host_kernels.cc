@@ -7,6 +7,7 @@
 #include "common/memory/cuda/kernels/diff/diff_list.h"
 #include "common/memory/cuda/kernels/digest_blocks.h"
 #include "common/memory/cuda/kernels/gather_blocks.h"
+#include "common/memory/cuda/kernels/quantise/quantise_tiles.h"
 #include "common/memory/cuda/kernels/stage_blocks.h"
 #include "common/memory/cuda/kernels/warp.h"
 #include "common/memory/cuda/kernels/work_items.h"
@@ -54,6 +55,8 @@ void RunOnHost(Kernel kernel, const void* args) {
       return kernels::ListDiff(warp, *static_cast<const DiffArgs*>(args), all);
     case Kernel::kGather:
       return kernels::GatherBlocks(warp, *static_cast<const GatherArgs*>(args), all);
+    case Kernel::kQuantise:
+      return kernels::QuantiseTiles(warp, *static_cast<const QuantiseArgs*>(args), all);
   }
 }
 

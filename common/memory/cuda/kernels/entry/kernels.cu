@@ -6,6 +6,7 @@
 #include "common/memory/cuda/kernels/digest_blocks.h"
 #include "common/memory/cuda/kernels/gather_blocks.h"
 #include "common/memory/cuda/kernels/kernel_args.h"
+#include "common/memory/cuda/kernels/quantise/quantise_tiles.h"
 #include "common/memory/cuda/kernels/stage_blocks.h"
 #include "common/memory/cuda/kernels/warp.h"
 #include "common/memory/cuda/kernels/work_items.h"
@@ -63,6 +64,11 @@ extern "C" __global__ void __launch_bounds__(kBlockThreads, 8) dws_diff_list(Dif
 // Without the bound of 8 thread blocks the compiler would use only 32 registers, and spill.
 extern "C" __global__ void __launch_bounds__(kBlockThreads, 8) dws_gather(GatherArgs args) {
   kernels::GatherBlocks(kernels::Warp(), args, ThisWarpsShare());
+}
+
+// Without the bound of 8 thread blocks the compiler would use only 56 registers, and spill.
+extern "C" __global__ void __launch_bounds__(kBlockThreads, 8) dws_quantise(QuantiseArgs args) {
+  kernels::QuantiseTiles(kernels::Warp(), args, ThisWarpsShare());
 }
 
 }  // namespace dws::cuda
