@@ -79,7 +79,8 @@ Status FollowedViews::Begin(const std::string& name, const RetainedVersionPtr& f
   }
   Followed followed{.view = nullptr, .used_at = parts_.clock.Now()};
   if (trainer_ != nullptr) {  // if there is no state yet, OnState begins it
-    DWS_ASSIGN_OR_RETURN(followed.view, ViewSnapshot::Create(name, trainer_, parts_.log_limits));
+    DWS_ASSIGN_OR_RETURN(followed.view,
+                         ViewSnapshot::Create(name, trainer_, parts_.log_limits, Device()));
     DWS_RETURN_IF_ERROR(
         CheckDivided(followed.view->view(), trainer_->layout(), trainer_->world_size));
     LogInfo("view_begun",
@@ -92,6 +93,15 @@ Status FollowedViews::Begin(const std::string& name, const RetainedVersionPtr& f
   }
   followed_[name] = std::move(followed);
   return OkStatus();
+}
+
+std::shared_ptr<DeviceTiles> FollowedViews::Device() {
+  std::shared_ptr<DeviceTiles> device = device_.lock();
+  if (device == nullptr) {
+    device = std::make_shared<DeviceTiles>(trainer_, DeviceTiles::Options());
+    device_ = device;
+  }
+  return device;
 }
 
 void FollowedViews::Fill(const std::string& name, Followed& followed) {
@@ -301,6 +311,7 @@ void FollowedViews::OnState(RankStatePtr trainer) {
   const bool refined = trainer_ != nullptr && trainer_->stream == trainer->stream &&
                        SameButCuts(trainer_->layout(), trainer->layout());
   trainer_ = std::move(trainer);
+  device_.reset();
   std::map<std::string, RetainedVersionPtr> views;
   for (const auto& [name, followed] : followed_) {
     RetainedVersionPtr& former = views[name];

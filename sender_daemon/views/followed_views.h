@@ -113,6 +113,7 @@ class FollowedViews {
   };
   void BeginAsked();
   Status Begin(const std::string& name, const RetainedVersionPtr& former = nullptr);
+  std::shared_ptr<DeviceTiles> Device();
   // Captures the trainer's newest version, if the view has none and no other is being captured.
   void Fill(const std::string& name, Followed& followed);
   void DropUnused();
@@ -143,6 +144,7 @@ class FollowedViews {
   // On the executor:
   bool open_ = false;
   RankStatePtr trainer_;
+  std::weak_ptr<DeviceTiles> device_;         // of trainer_; the views have it
   std::map<std::string, Followed> followed_;  // by name
 };
 

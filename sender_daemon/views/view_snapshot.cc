@@ -1,7 +1,7 @@
 // A slice with few changed elements is captured from a list of its changes, many such slices at a
-// time. Other slices are done one at a time: the tiles of changed blocks are quantised into memory
-// beside the snapshot, then the blocks of codes and scales in which they lie are captured like a
-// trainer's blocks.
+// time. Other slices are done one at a time: the tiles of changed blocks are quantised, by a GPU or
+// by the host, into memory beside the snapshot, then the blocks of codes and scales in which they
+// lie are captured like a trainer's blocks.
 #include "sender_daemon/views/view_snapshot.h"
 
 #include <algorithm>
@@ -113,7 +113,8 @@ class ViewSnapshot::Source final : public WeightSource {
 
 Result<std::unique_ptr<ViewSnapshot>> ViewSnapshot::Create(const std::string& name,
                                                            RankStatePtr trainer,
-                                                           const DeltaLogLimits& limits) {
+                                                           const DeltaLogLimits& limits,
+                                                           std::shared_ptr<DeviceTiles> device) {
   DWS_ASSIGN_OR_RETURN(quantise::ViewLayout view,
                        quantise::ViewLayout::Create(name, trainer->layout()));
   const uint64_t bytes = view.layout().size_bytes();
@@ -138,8 +139,8 @@ Result<std::unique_ptr<ViewSnapshot>> ViewSnapshot::Create(const std::string& na
   for (const quantise::ViewLayout::Slice& slice : view.slices()) {
     amax.emplace_back(TilesOf(slice));
   }
-  return std::unique_ptr<ViewSnapshot>(
-      new ViewSnapshot(std::move(trainer), std::move(view), std::move(state), std::move(amax)));
+  return std::unique_ptr<ViewSnapshot>(new ViewSnapshot(
+      std::move(trainer), std::move(view), std::move(state), std::move(amax), std::move(device)));
 }
 
 std::span<const EncodedBlock> ViewSnapshot::StepsOf(RankSlice slice,
@@ -272,10 +273,7 @@ void ViewSnapshot::CaptureSlice(const quantise::ViewLayout::Slice& slice,
     return;
   }
   const quantise::TileGrid& grid = *slice.grid;
-  const std::vector<quantise::TileRun> runs = grid.Touched(blocks);
-  const auto tile_elements = grid.tile_rows() * grid.tile_columns();
-  const std::vector<quantise::TileRun> parts =
-      Split(runs, std::max<uint64_t>(1, kTileElementsAtOnce / tile_elements));
+  std::vector<quantise::TileRun> runs = grid.Touched(blocks);
   // Blocks of the outputs may also have other tiles: these are not changed.
   Snapshot& snapshot = *state_->snapshot;
   std::vector<BlockRef> refs;
@@ -295,8 +293,16 @@ void ViewSnapshot::CaptureSlice(const quantise::ViewLayout::Slice& slice,
   };
   quantise::Destination to{.codes = prepare(quantise::Role::kCodes, slice.codes), .amax = amax};
   if (slice.scales.has_value()) to.scales = prepare(quantise::Role::kScales, *slice.scales);
+  const std::span<const uint16_t> matrix_amax = matrix_amax_.Of(slice);
+  if (device_ != nullptr) {
+    runs = device_->Quantise(slice.from, {.grid = grid, .tensor_amax = matrix_amax, .to = to},
+                             std::move(runs), pool);
+  }
+  const uint64_t tile_elements = grid.tile_rows() * grid.tile_columns();
+  const std::vector<quantise::TileRun> parts =
+      Split(runs, std::max<uint64_t>(1, kTileElementsAtOnce / tile_elements));
   pool.ParallelFor(parts.size(), [&](size_t part, size_t) {
-    quantise::Quantise(ActiveInstructionSet(), grid, from, matrix_amax_.Of(slice),
+    quantise::Quantise(ActiveInstructionSet(), grid, from, matrix_amax,
                        std::span(parts).subspan(part, 1), to);
   });
   DWS_CHECK(capture.Blocks(refs, source).ok());

@@ -13,6 +13,7 @@
 #include "common/quantise/view.h"
 #include "sender_daemon/capture/capture.h"
 #include "sender_daemon/publish/rank_state.h"
+#include "sender_daemon/views/device_tiles.h"
 #include "sender_daemon/views/matrix_amax.h"
 
 namespace dws {
@@ -21,10 +22,12 @@ namespace dws {
 // time; what state() has may be used by any.
 class ViewSnapshot {
  public:
-  // `name`: as quantise::ParseView. INVALID_ARGUMENT: as quantise::ViewLayout.
+  // `name`: as quantise::ParseView. `device`: of the same trainer's state; null: only the host
+  // quantises. INVALID_ARGUMENT: as quantise::ViewLayout.
   // RESOURCE_EXHAUSTED: there is not enough memory.
-  static Result<std::unique_ptr<ViewSnapshot>> Create(const std::string& name, RankStatePtr trainer,
-                                                      const DeltaLogLimits& limits);
+  static Result<std::unique_ptr<ViewSnapshot>> Create(
+      const std::string& name, RankStatePtr trainer, const DeltaLogLimits& limits,
+      std::shared_ptr<DeviceTiles> device = nullptr);
 
   const RankStatePtr& state() const { return state_; }
 
@@ -51,10 +54,11 @@ class ViewSnapshot {
   class Source;
 
   ViewSnapshot(RankStatePtr trainer, quantise::ViewLayout view, RankStatePtr state,
-               std::vector<std::vector<uint16_t>> amax)
+               std::vector<std::vector<uint16_t>> amax, std::shared_ptr<DeviceTiles> device)
       : trainer_(std::move(trainer)),
         view_(std::move(view)),
         state_(std::move(state)),
+        device_(std::move(device)),
         amax_(std::move(amax)),
         divided_(view_.DividedTensor(trainer_->layout()).has_value()) {}
   // Returns whether the trainer's slice may have had other bytes than its steps say.
@@ -76,6 +80,7 @@ class ViewSnapshot {
   const RankStatePtr trainer_;
   const quantise::ViewLayout view_;
   const RankStatePtr state_;
+  const std::shared_ptr<DeviceTiles> device_;
   std::vector<std::vector<uint16_t>> amax_;  // by view_.slices(): of their tiles
   const bool divided_;
   MatrixAmax matrix_amax_{view_};

@@ -11,19 +11,20 @@ namespace dws::cuda {
 // dws_quantise: codes and scales of consecutive tiles of one BF16 slice, and the amax of the tiles:
 // the bytes that RECIPES.md defines (common/quantise). One warp for each item of tiles.
 //
-// `codes`, `scales` and `amax` are where those of the whole slice would begin. Only those of the
-// tiles are written, so only these need memory: an address may lie before any memory, or wrap.
+// `codes`, `scales` and `amax` are where those of the whole slice would begin, each at a multiple
+// of its items (of 8, if a byte has two codes). Only those of the tiles are written, so only these
+// need memory: an address may lie before any memory, or wrap.
 struct QuantiseArgs {
   uint64_t source = 0;       // the elements of the whole slice, row-major; a multiple of 8
   uint64_t tensor_amax = 0;  // uint16_t of each matrix; unused if the rule has no tensor scale
-  uint64_t codes = 0;        // a multiple of 8
-  uint64_t scales = 0;       // a multiple of 4; unused if the rule has no scales of tiles
-  uint64_t amax = 0;         // uint16_t of each tile; 0: not wanted
-  uint64_t rows = 0;         // of one matrix
-  uint64_t columns = 0;      // below 2^32
-  uint64_t first = 0;        // tile; if tiles are columns: the first of its column
-  uint64_t count = 0;        // if tiles are columns: of whole columns
-  uint32_t tile_rows = 0;    // at most; squares have at most 2^16 elements
+  uint64_t codes = 0;
+  uint64_t scales = 0;     // unused if the rule has no scales of tiles
+  uint64_t amax = 0;       // uint16_t of each tile; 0: not wanted
+  uint64_t rows = 0;       // of one matrix
+  uint64_t columns = 0;    // below 2^32
+  uint64_t first = 0;      // tile; if tiles are columns: the first of its column
+  uint64_t count = 0;      // if tiles are columns: of whole columns
+  uint32_t tile_rows = 0;  // at most; squares have at most 2^16 elements
   uint32_t tile_columns = 0;
   quantise::Rule rule = quantise::Rule::kDeepseek;
 };
