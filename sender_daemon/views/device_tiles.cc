@@ -55,6 +55,27 @@ uint64_t CodesBegin(const TileGrid& grid, uint64_t tile) {
   return element / CodesInByte(grid);
 }
 
+// The elements with which a GPU proves a recipe: a matrix of every BF16 value, whose larger tiles
+// have a NaN, and one of numbers, whose parts of 64 x 64 have many magnitudes up to a largest one.
+// One of these is 196 / 128, of which quotients are ties: there the last bit of a quotient decides.
+constexpr uint32_t kSide = 256;
+std::vector<std::byte> ProvedValues() {
+  constexpr uint32_t kMatrix = kSide * kSide;
+  std::vector<std::byte> values(2 * kMatrix * sizeof(uint16_t));
+  for (uint32_t i = 0; i < kMatrix; ++i) {
+    const uint32_t row = i / kSide;
+    const uint32_t column = i % kSide;
+    const uint32_t part = row / 64 * 4 + column / 64;
+    const uint32_t largest = 0x180 + (part * 50 + 58) % 0x80;
+    const uint32_t number =
+        ((0x2F + part) << 8) + std::min((column % 64 * 8 + row) % 0x200, largest);
+    StoreLe(values.data() + i * sizeof(uint16_t), static_cast<uint16_t>(i));
+    StoreLe(values.data() + (kMatrix + i) * sizeof(uint16_t),
+            static_cast<uint16_t>(number | row % 2 << 15));
+  }
+  return values;
+}
+
 }  // namespace
 
 struct DeviceTiles::Gpu {
@@ -160,13 +181,8 @@ Status DeviceTiles::Prepare(Gpu& gpu, const quantise::Recipe& recipe, ThreadPool
 }
 
 Status DeviceTiles::Prove(Gpu& gpu, const quantise::Recipe& recipe, ThreadPool& pool) {
-  constexpr uint32_t kValues = 65'536;
-  constexpr uint16_t kAmax = 0x4080;  // 4: of the matrix, where the recipe wants one
-  DWS_ASSIGN_OR_RETURN(const TileGrid grid, TileGrid::Create(recipe, {256, 256}));
-  std::vector<std::byte> values(kValues * sizeof(uint16_t));
-  for (uint32_t i = 0; i < kValues; ++i) {
-    StoreLe(values.data() + i * sizeof(uint16_t), static_cast<uint16_t>(i));
-  }
+  DWS_ASSIGN_OR_RETURN(const TileGrid grid, TileGrid::Create(recipe, {2, kSide, kSide}));
+  const std::vector<std::byte> values = ProvedValues();
   struct Outputs {
     std::vector<std::byte> codes;
     std::vector<std::byte> scales;
@@ -178,7 +194,8 @@ Status DeviceTiles::Prove(Gpu& gpu, const quantise::Recipe& recipe, ThreadPool& 
       std::vector<std::byte>(grid.codes_bytes()), std::vector<std::byte>(grid.scales_bytes()),
       std::vector<uint16_t>(ShapeOf(grid) == Tiles::kElements ? 0 : grid.tile_count())};
   Outputs found = expected;
-  const std::span<const uint16_t> tensor_amax(&kAmax, recipe.has_tensor_scale ? 1 : 0);
+  constexpr std::array<uint16_t, 2> kAmax = {0x4080, 0x4000};  // 4 and 2, in BF16
+  const auto tensor_amax = std::span(kAmax).first(recipe.has_tensor_scale ? kAmax.size() : 0);
   const TileRun all = grid.All();
   // The portable kernel takes elements above the amax too.
   quantise::Quantise(InstructionSet::kPortable, grid, values, tensor_amax, std::span(&all, 1),

@@ -10,7 +10,8 @@
 // cannot touch memory of a device, as it cannot on a real one), DWS_FAKE_CUDA_DESCRIPTORS=0 (no
 // VMM by descriptors), DWS_FAKE_CUDA_FAIL ("symbol:n[:error]", with commas between: the nth call
 // fails, counted from 1), DWS_FAKE_CUDA_HOLD ("symbol:path": calls wait while somebody has an
-// exclusive flock of that file); and CUDA_VISIBLE_DEVICES.
+// exclusive flock of that file), DWS_FAKE_CUDA_WRONG_CODES=1 (devices quantise otherwise than the
+// host); and CUDA_VISIBLE_DEVICES.
 //
 // A program may give it a clock (model/fake_clock.h): then work runs as soon as it is called, and
 // the clock says when a GPU would have done it.

@@ -80,6 +80,16 @@ constexpr size_t kArgumentBytes[kKernelCount] = {
     sizeof(DiffArgs),  sizeof(DiffArgs),  sizeof(GatherArgs), sizeof(QuantiseArgs)};
 static_assert(sizeof(StageArgs) <= sizeof(Arguments) && sizeof(DiffArgs) <= sizeof(Arguments));
 
+// With DWS_FAKE_CUDA_WRONG_CODES=1 a device divides by the scale where fp8-block128/deepseek
+// multiplies by its reciprocal: few codes differ.
+void ChangeCodes(Arguments& arguments) {
+  if (Variable("DWS_FAKE_CUDA_WRONG_CODES", "") != "1") return;
+  QuantiseArgs args;
+  std::memcpy(&args, arguments.bytes.data(), sizeof(args));
+  if (args.rule == quantise::Rule::kDeepseek) args.rule = quantise::Rule::kDeepseekDivide;
+  std::memcpy(arguments.bytes.data(), &args, sizeof(args));
+}
+
 // The kernels' tables are arrays of structs with 8-byte fields; the first field is the blocks'.
 DriverResult CheckArguments(const Arguments& arguments) {
   uint64_t blocks = 0;
@@ -219,6 +229,7 @@ DriverResult cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, un
   const Kernel kernel = found->second.kernel;
   Arguments arguments;
   std::memcpy(arguments.bytes.data(), parameters[0], kArgumentBytes[static_cast<size_t>(kernel)]);
+  if (kernel == Kernel::kQuantise) ChangeCodes(arguments);
   const auto work = [arguments, kernel] {
     const DriverResult checked = CheckArguments(arguments);
     if (checked != DriverResult::kSuccess) return checked;

@@ -247,6 +247,17 @@ TEST_CASE("the host quantises what a GPU has begun when it fails", "[views][gpu]
   CHECK(log.Count("view_not_on_gpu") == 0);
 }
 
+TEST_CASE("a GPU that has other codes than the host quantises nothing", "[views][gpu]") {
+  Scene scene("fp8-block128/deepseek");
+  LogLines log;
+  const cuda::Setting setting("DWS_FAKE_CUDA_WRONG_CODES", "1");
+  CHECK(scene.Step(1, 0) == 1);  // its proof
+  CHECK(scene.IsTheHosts());
+  CHECK(log.Count(" W test view_not_on_gpu ") == 1);
+  CHECK(scene.Step(2, 0.2) == 0);
+  CHECK(scene.IsTheHosts());
+}
+
 TEST_CASE("a GPU quantises no slice of few elements", "[views][gpu]") {
   Scene scene("fp8-channel/vllm");
   const uint64_t elements = scene.trainer->layout().slice(RankSlice(0)).elements;
