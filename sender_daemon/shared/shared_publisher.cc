@@ -82,12 +82,14 @@ Result<bool> SharedPublisher::Work(const RankStatePtr& offered) {
   DWS_CHECK(progress_ != nullptr && receivers_.has_value());
   // Before writing, so that a failure to write does not block acknowledgements.
   ReadReports();
-  DWS_RETURN_IF_ERROR(Begin());
-  const Result<bool> written = WriteNext();
+  const Status begun = Begin();
+  Result<bool> written = begun.ok() ? WriteNext() : begun;
   // This also runs after a failed write: removing old versions may make the room that the write
-  // needs.
-  const bool reported = progress_->unreported.empty();
-  if (reported && progress_->last.has_value() && !(written.ok() && !*written)) Retire();
+  // needs. A sender that was replaced removes nothing.
+  const bool retires = written.ok() ? *written : !absl::IsFailedPrecondition(written.status());
+  if (retires && progress_->catalog.has_value() && progress_->unreported.empty()) {
+    Retire(!written.ok());
+  }
   return written;
 }
 
@@ -124,17 +126,21 @@ bool SharedPublisher::AwaitsReport() const {
 
 Status SharedPublisher::Begin() {
   if (progress_->begun) return OkStatus();
-  DWS_RETURN_IF_ERROR(progress_->writer.Begin());
-  if (options_.clean != nullptr) {
-    const Status cleaned = options_.clean(progress_->writer.rank_folder());
-    if (!cleaned.ok()) LogWarning("uploads_not_given_up", {{"reason", Message(cleaned)}});
+  SharedWriter& writer = progress_->writer;
+  DWS_RETURN_IF_ERROR(writer.Begin());
+  if (!progress_->catalog.has_value()) {
+    if (options_.clean != nullptr) {
+      const Status cleaned = options_.clean(writer.rank_folder());
+      if (!cleaned.ok()) LogWarning("uploads_not_given_up", {{"reason", Message(cleaned)}});
+    }
+    progress_->catalog.emplace(files_,
+                               shared::VersionCatalog::Place{.job_id = options_.job_id,
+                                                             .rank = options_.trainer_rank,
+                                                             .stream = writer.state()->stream,
+                                                             .folder = writer.stream_folder(),
+                                                             .key = options_.key});
   }
-  progress_->catalog.emplace(
-      files_, shared::VersionCatalog::Place{.job_id = options_.job_id,
-                                            .rank = options_.trainer_rank,
-                                            .stream = progress_->writer.state()->stream,
-                                            .folder = progress_->writer.stream_folder(),
-                                            .key = options_.key});
+  DWS_RETURN_IF_ERROR(writer.WriteWelcome());
   progress_->begun = true;
   return OkStatus();
 }
@@ -351,20 +357,22 @@ Status SharedPublisher::Report() {
   return OkStatus();
 }
 
-void SharedPublisher::Retire() {
-  DWS_CHECK(progress_->last.has_value() && progress_->catalog.has_value());
+void SharedPublisher::Retire(bool failed) {
+  DWS_CHECK(progress_->catalog.has_value());
   const SharedWriter& writer = progress_->writer;
+  shared::VersionCatalog& catalog = *progress_->catalog;
   const RankState& state = *writer.state();
-  Status status = progress_->catalog->Refresh();
-  if (status.ok()) {
-    status = RetireShared(files_, writer.rank_folder(), *progress_->catalog,
-                          {.stream = state.stream,
-                           .epoch = state.rank_epoch,
-                           .last = *progress_->last,
-                           .versions_max = options_.versions_max,
-                           .unneeded = [&](WeightVersion version) {
-                             return receivers_->AllBeyond(state.stream, version);
-                           }});
+  const RetirementRule rule{.stream = state.stream,
+                            .epoch = state.rank_epoch,
+                            .last = progress_->last,
+                            .versions_max = options_.versions_max,
+                            .unneeded = [&](const StreamId& stream, WeightVersion version) {
+                              return receivers_->AllBeyond(stream, version);
+                            }};
+  Status status = catalog.Refresh();
+  if (status.ok()) status = RetireShared(files_, writer.rank_folder(), catalog, rule);
+  if (status.ok() && failed) {
+    status = RetireOlder(files_, writer.rank_folder(), catalog.place(), rule);
   }
   if (options_.view.empty() && !progress_->views_retired) {
     const Status others = RetireViews(files_, options_.dir.root, options_.job_id,

@@ -13,8 +13,9 @@
 //      a version that already has its delta, and newer deltas are written meanwhile, so that
 //      receivers that follow do not wait.
 //   3. Versions before the newest anchor are removed once no receiver needs them (a sender that has
-//      just started does not know this), or once `versions_max` newer ones exist, even if writing
-//      versions fails. Older streams are removed completely once this one has an anchor.
+//      just started does not know this), or once `versions_max` newer ones exist; if writing fails,
+//      even that of the first version, those of older streams too. Older streams are removed
+//      completely once this one has an anchor. A sender that was replaced removes nothing.
 //   4. The command --shared-after-write runs after each version. If it is required, a version for
 //      which it fails is not reported as published: the command runs again until it succeeds, and
 //      until then nothing else is written or removed.
@@ -167,19 +168,16 @@ class SharedPublisher {
   Status WriteAnchor(const RetainedVersionPtr& version, const shared::ManifestPtr& delta);
   // Errors as Report.
   Status NoteWritten(const RetainedVersion& version, uint64_t bytes, uint64_t SharedView::*kind);
-  // Rule 4: reports the `unreported` versions. Returns an error if the command failed and is
-  // required.
+  // Rule 4: reports the `unreported` versions. An error: the command failed and is required.
   Status Report();
   void ReadReports();
   // Runs while full tensors are written. False: the sender shuts down.
   bool Meanwhile();
-  // Returns whether a receiver cannot reach a version in the directory because full tensors are
-  // missing.
-  bool FullAsked() const;
+  bool FullAsked() const;  // by a receiver that cannot reach a version without full tensors
   bool RepairDue();
   bool AwaitsReport() const;  // rule 5
   void NoteAnchor();
-  void Retire();  // rule 3
+  void Retire(bool failed);  // rule 3; `failed`: writing has
 
   const Options options_;
   FileSystem& files_;

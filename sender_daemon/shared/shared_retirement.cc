@@ -75,10 +75,9 @@ void RemoveWelcomes(FileSystem& files, const std::string& folder, RankEpoch epoc
   }
 }
 
-}  // namespace
-
-Status RetireShared(FileSystem& files, const std::string& rank_folder,
-                    const shared::VersionCatalog& catalog, const RetirementRule& rule) {
+// Removes versions, and welcomes that only they name.
+Status RetireVersions(FileSystem& files, const shared::VersionCatalog& catalog,
+                      const RetirementRule& rule) {
   Status first;
   const std::string& folder = catalog.place().folder;
   DWS_ASSIGN_OR_RETURN(const auto names, shared::ListVersions(files, folder));
@@ -89,11 +88,11 @@ Status RetireShared(FileSystem& files, const std::string& rank_folder,
     --newer;
     const std::string version = fmt::format("{}/{}", folder, shared::VersionFolderName(name));
     const bool old = anchor != nullptr && name.version < anchor->name.version &&
-                     (newer >= rule.versions_max || rule.unneeded(name.version));
+                     (newer >= rule.versions_max || rule.unneeded(rule.stream, name.version));
     // An earlier sender left it unfinished, or this one gave it up.
-    const bool torso =
-        (name.epoch < rule.epoch || (name.epoch == rule.epoch && name.version < rule.last)) &&
-        !HasManifest(files, version);
+    const bool given_up = name.epoch < rule.epoch ||
+                          (name.epoch == rule.epoch && (!rule.last || name.version < *rule.last));
+    const bool torso = given_up && !HasManifest(files, version);
     if (old || torso) {
       Note(RemoveVersion(files, version), first);
       LogDebug("shared_version_removed", {{"version", name.version.value()}, {"torso", torso}});
@@ -103,8 +102,52 @@ Status RetireShared(FileSystem& files, const std::string& rank_folder,
   }
   DWS_CHECK(newer == 0);
   RemoveWelcomes(files, folder, rule.epoch, used, first);
+  return first;
+}
+
+}  // namespace
+
+Status RetireShared(FileSystem& files, const std::string& rank_folder,
+                    const shared::VersionCatalog& catalog, const RetirementRule& rule) {
+  Status first = RetireVersions(files, catalog, rule);
   if (catalog.versions().Reachable(1).empty()) return first;
   Note(RemoveStreams(files, rank_folder, rule.stream.incarnation), first);
+  return first;
+}
+
+Status RetireOlder(FileSystem& files, const std::string& rank_folder,
+                   const shared::VersionCatalog::Place& place, const RetirementRule& rule) {
+  Status first;
+  DWS_ASSIGN_OR_RETURN(const auto streams, shared::ListStreams(files, rank_folder));
+  for (const StreamId& stream : streams) {
+    if (stream.incarnation >= rule.stream.incarnation) continue;
+    shared::VersionCatalog::Place older = place;
+    older.stream = stream;
+    older.folder = fmt::format("{}/{}", rank_folder, shared::StreamName(stream));
+    RetirementRule there = rule;
+    there.stream = stream;
+    there.epoch = RankEpoch(UINT64_MAX);  // nobody publishes there
+    there.last.reset();
+    shared::VersionCatalog catalog(files, std::move(older));
+    Status retired = catalog.Refresh();
+    if (retired.ok()) retired = RetireVersions(files, catalog, there);
+    Note(retired, first);
+  }
+  return first;
+}
+
+Status RemoveUnnamed(FileSystem& files, const std::string& folder, const shared::Key& key) {
+  const std::string path = fmt::format("{}/{}", folder, shared::kManifestName);
+  const auto bytes = files.ReadFile(path, limits::kSharedManifestBytesMax);
+  if (absl::IsNotFound(bytes.status())) return RemoveVersion(files, folder);
+  DWS_RETURN_IF_ERROR(bytes.status());
+  DWS_ASSIGN_OR_RETURN(const shared::Manifest manifest, shared::ParseManifest(*bytes, key, path));
+  DWS_ASSIGN_OR_RETURN(const auto names, files.List(folder));
+  Status first;
+  for (const std::string& name : names) {
+    if (name == shared::kManifestName || manifest.Find(name) != nullptr) continue;
+    Note(files.Remove(fmt::format("{}/{}", folder, name)), first);
+  }
   return first;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,11 +15,11 @@ namespace dws {
 
 // What has to stay in a shared directory.
 struct RetirementRule {
-  StreamId stream;          // the one published now
-  RankEpoch epoch;          // of the sender that publishes
-  WeightVersion last;       // the version it wrote last
+  StreamId stream;                    // the one published now
+  RankEpoch epoch;                    // of the sender that publishes
+  std::optional<WeightVersion> last;  // the version it wrote last; nullopt: none yet
   size_t versions_max = 0;  // with this many newer ones a version is removed, needed or not
-  std::function<bool(WeightVersion)> unneeded;  // by any present receiver
+  std::function<bool(const StreamId&, WeightVersion)> unneeded;  // by any present receiver
 };
 
 // Removes what the rule allows; the newest anchor and all that follows it stay. Manifests are
@@ -26,6 +27,16 @@ struct RetirementRule {
 // and returns the first error.
 Status RetireShared(FileSystem& files, const std::string& rank_folder,
                     const shared::VersionCatalog& catalog, const RetirementRule& rule);
+
+// Makes room for the first version of a stream: removes from each older stream what the rule allows
+// there, so that its newest anchor and all that follows it stay. `place`: that of the stream
+// published now. Errors as RetireShared.
+Status RetireOlder(FileSystem& files, const std::string& rank_folder,
+                   const shared::VersionCatalog::Place& place, const RetirementRule& rule);
+
+// Removes the files of a version that its manifest does not name, and the folder if there is no
+// manifest: what a failed write has left. Errors as FileSystem and ParseManifest.
+Status RemoveUnnamed(FileSystem& files, const std::string& folder, const shared::Key& key);
 
 // Removes what earlier senders of this rank published below `root` of views that are not in
 // `views`, up to `stream`: receivers would take its newest version for the trainer's. Errors as

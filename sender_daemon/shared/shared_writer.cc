@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/log/log.h"
 #include "common/model/clock_bound.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
@@ -12,6 +13,7 @@
 #include "proto/sync.pb.h"
 #include "sender_daemon/publish/full_reader.h"
 #include "sender_daemon/serve/sync_messages.h"
+#include "sender_daemon/shared/shared_retirement.h"
 
 namespace dws {
 namespace {
@@ -43,7 +45,10 @@ Status SharedWriter::Begin() {
   DWS_ASSIGN_OR_RETURN(rank_folder_,
                        SharedRankFolder(place_.root, place_.job_id, state_->trainer_rank));
   stream_folder_ = fmt::format("{}/{}", rank_folder_, shared::StreamName(state_->stream));
-  DWS_RETURN_IF_ERROR(CheckFence());
+  return CheckFence();
+}
+
+Status SharedWriter::WriteWelcome() {
   DWS_RETURN_IF_ERROR(files_.MakeFolders(stream_folder_));
   v1::Welcome welcome;
   FillWelcome(*state_, welcome);
@@ -86,6 +91,19 @@ std::string SharedWriter::FolderOf(const RetainedVersion& version) const {
       shared::VersionFolderName({.version = version.version, .epoch = state_->rank_epoch}));
 }
 
+Result<shared::ManifestPtr> SharedWriter::Tidied(const RetainedVersion& version,
+                                                 Result<shared::ManifestPtr> written) {
+  const Status& status = written.status();
+  // A place that does not answer is not asked for more: the version is written again, or retired.
+  if (status.ok() || absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+      absl::IsCancelled(status)) {
+    return written;
+  }
+  const Status removed = RemoveUnnamed(files_, FolderOf(version), place_.key);
+  if (!removed.ok()) LogWarning("shared_not_retired", {{"reason", Message(removed)}});
+  return written;
+}
+
 Result<shared::Manifest> SharedWriter::WriteChange(const RetainedVersion& version) {
   shared::Manifest manifest{.job_id = place_.job_id,
                             .stream = state_->stream,
@@ -109,36 +127,33 @@ Result<shared::Manifest> SharedWriter::WriteChange(const RetainedVersion& versio
 }
 
 Result<shared::ManifestPtr> SharedWriter::WriteManifest(const RetainedVersion& version,
-                                                        shared::Manifest manifest) {
-  const std::vector<std::byte> bytes = shared::SerializeManifest(manifest, place_.key);
+                                                        Result<shared::Manifest> manifest) {
+  DWS_RETURN_IF_ERROR(manifest.status());
+  const std::vector<std::byte> bytes = shared::SerializeManifest(*manifest, place_.key);
   DWS_RETURN_IF_ERROR(
       files_.ReplaceFile(fmt::format("{}/{}", FolderOf(version), shared::kManifestName), bytes));
-  return std::make_shared<const shared::Manifest>(std::move(manifest));
+  return std::make_shared<const shared::Manifest>(*std::move(manifest));
 }
 
 Result<shared::ManifestPtr> SharedWriter::WriteDigests(const RetainedVersion& version) {
   DWS_CHECK(!version.base.has_value());
-  DWS_ASSIGN_OR_RETURN(shared::Manifest manifest, WriteChange(version));
-  return WriteManifest(version, std::move(manifest));
+  return Tidied(version, WriteManifest(version, WriteChange(version)));
 }
 
 Result<shared::ManifestPtr> SharedWriter::WriteDelta(const RetainedVersion& version) {
   DWS_CHECK(version.base.has_value());
-  DWS_ASSIGN_OR_RETURN(shared::Manifest manifest, WriteChange(version));
-  return WriteManifest(version, std::move(manifest));
+  return Tidied(version, WriteManifest(version, WriteChange(version)));
 }
 
 Result<shared::ManifestPtr> SharedWriter::WriteAnchor(const RetainedVersion& version,
                                                       const shared::Manifest* delta) {
-  shared::Manifest manifest;
-  if (delta != nullptr) {
-    DWS_CHECK(delta->name.version == version.version && !delta->is_anchor());
-    manifest = *delta;
-  } else {
-    DWS_ASSIGN_OR_RETURN(manifest, WriteChange(version));
+  DWS_CHECK(delta == nullptr || (delta->name.version == version.version && !delta->is_anchor()));
+  Result<shared::Manifest> manifest = delta != nullptr ? *delta : WriteChange(version);
+  if (manifest.ok()) {
+    const Status full = WriteFull(version.version, FolderOf(version), manifest->files);
+    if (!full.ok()) manifest = full;
   }
-  DWS_RETURN_IF_ERROR(WriteFull(version.version, FolderOf(version), manifest.files));
-  return WriteManifest(version, std::move(manifest));
+  return Tidied(version, WriteManifest(version, std::move(manifest)));
 }
 
 Status SharedWriter::WriteFull(WeightVersion version, const std::string& folder,

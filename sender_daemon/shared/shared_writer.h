@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "common/base/file_system.h"
 #include "common/base/status.h"
@@ -14,7 +15,8 @@
 
 namespace dws {
 
-// Lifecycle: for one rank state. Begin, then Write; each may be tried again after an error.
+// Lifecycle: for one rank state. Begin, WriteWelcome, then Write; each may be tried again after an
+// error.
 // Threads: one at a time.
 class SharedWriter {
  public:
@@ -29,15 +31,18 @@ class SharedWriter {
   SharedWriter(FileSystem& files, const Place& place, RankStatePtr state,
                std::function<bool()> wanted, const WallClock& wall_clock = kSystemWallClock);
 
-  // Makes the folders and writes the welcome.
+  // Finds the folders' names; writes nothing. Errors as CheckFence.
   Status Begin();
+  // Makes the folders and writes the welcome.
+  Status WriteWelcome();
   // FAILED_PRECONDITION: another trainer or sender has taken over this rank, and this one must stop
   // writing. A stream ahead of the clock (clock_bound.h), which no receiver accepts, does not
   // count. Other errors as FileSystem::List.
   Status CheckFence() const;
 
-  // All write the version's files, again if they exist already; the manifest is written last.
-  // Errors as FileSystem.
+  // All write the version's files, again if they exist already; the manifest is written last. A
+  // write that fails removes the files that it has made, if the place still answers. Errors as
+  // FileSystem.
 
   // Writes digests only, which is all that memory needs that has the version already. `version` has
   // no base.
@@ -55,10 +60,14 @@ class SharedWriter {
 
  private:
   std::string FolderOf(const RetainedVersion& version) const;
+  // Returns `written`. If that is an error, what is left of `version` is removed.
+  Result<shared::ManifestPtr> Tidied(const RetainedVersion& version,
+                                     Result<shared::ManifestPtr> written);
   // Writes description and delta. Returns a manifest that is not written yet.
   Result<shared::Manifest> WriteChange(const RetainedVersion& version);
+  // Returns the error of `manifest`, if it is one.
   Result<shared::ManifestPtr> WriteManifest(const RetainedVersion& version,
-                                            shared::Manifest manifest);
+                                            Result<shared::Manifest> manifest);
   Status WriteFull(WeightVersion version, const std::string& folder,
                    std::vector<shared::FileEntry>& entries);
 

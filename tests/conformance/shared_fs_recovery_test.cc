@@ -29,6 +29,8 @@ v1::SharedReport Damaged(uint64_t sequence, uint64_t version, uint64_t rejection
   return report;
 }
 
+std::string FolderOf(const std::string& path) { return path.substr(0, path.rfind('/')); }
+
 }  // namespace
 
 TEST_CASE("a receiver continues after a version was repaired", "[shared_fs]") {
@@ -181,6 +183,64 @@ TEST_CASE("a version that cannot be written delays neither acknowledgements nor 
   CHECK_FALSE(directory.Publish(8).ok());
   CHECK(directory.hub.Receivers().at("r0").committed == WeightVersion(7));
   CHECK(directory.Offered() == std::vector<uint64_t>{7});
+}
+
+TEST_CASE("a sender that cannot write its first version removes what nobody needs first",
+          "[shared_fs]") {
+  Directory directory(1);
+  for (uint64_t version = 1; version <= 4; ++version) REQUIRE(directory.Publish(version).ok());
+  CHECK(directory.Offered() == std::vector<uint64_t>{1, 2, 3, 4});
+  const std::string stream_folder = FolderOf(directory.Folder(1));
+  const auto there = [&] {
+    std::vector<std::string> versions;
+    const std::vector<std::string> names = *directory.files.List(stream_folder);
+    for (const std::string& name : names) {
+      if (shared::ParseVersionFolderName(name).has_value()) versions.push_back(name);
+    }
+    return versions;
+  };
+  const std::vector<std::string> newest = {
+      shared::VersionFolderName({.version = WeightVersion(4), .epoch = RankEpoch(1)})};
+  const bool same_stream = GENERATE(true, false);
+  const int operation = GENERATE(1, 2, 3);  // the welcome, the version's description, full tensors
+  CAPTURE(same_stream, operation);
+  const StreamId next{.incarnation = 2, .id_hi = 5, .id_lo = 6};
+  directory.rank.Register(same_stream ? directory.rank.state()->stream : next, RankEpoch(2));
+  directory.hub.Welcome(directory.rank.state());
+  directory.rank.Publish(5);
+  directory.files.FailOperation(operation, ResourceExhaustedError("no space left"));
+  CHECK_FALSE(directory.Write().ok());
+  CHECK(there().size() == 4);  // a receiver may still need each of them
+  directory.clock.Pass(limits::kSharedPresenceTimeout);
+  // Each attempt is of another version, and leaves nothing.
+  for (const uint64_t version : {6, 7}) {
+    directory.files.FailOperation(version == 6 ? operation : std::max(operation - 1, 1),
+                                  ResourceExhaustedError("no space left"));
+    CHECK_FALSE(directory.Publish(version).ok());
+    CHECK(there() == newest);
+    CHECK(directory.files.List(directory.Folder(version))->empty());
+  }
+  REQUIRE(directory.Publish(8).ok());
+  CHECK(directory.Offered().back() == 8);
+  CHECK(there().size() == (same_stream ? 1 : 0));
+}
+
+TEST_CASE("full tensors that could not be added leave no file", "[shared_fs]") {
+  Directory directory(2);
+  REQUIRE(directory.Publish(1).ok());
+  REQUIRE(directory.Publish(2).ok());
+  directory.rank.Publish(3);
+  const int before = directory.files.operation_count();
+  directory.files.FailOperation(4, ResourceExhaustedError("no space left"));
+  for (int operation = 1; !directory.Write().ok(); ++operation) {
+    CAPTURE(operation);
+    CHECK(*directory.files.List(directory.Folder(3)) ==
+          std::vector<std::string>{"delta", "description", "manifest"});
+    directory.files.FailOperation(operation, ResourceExhaustedError("no space left"));
+  }
+  CHECK(directory.files.operation_count() > before + 10);
+  CHECK(directory.publisher.view().anchors == 2);
+  CHECK(*directory.Read(3) == directory.rank.At(3));
 }
 
 TEST_CASE("a repair is retried until it works but not made for every version", "[shared_fs]") {
