@@ -84,6 +84,12 @@ Result<bool> SharedPublisher::Work(const RankStatePtr& offered) {
   ReadReports();
   const Status begun = Begin();
   Result<bool> written = begun.ok() ? WriteNext() : begun;
+  // Also where a version does not fit: a welcome may.
+  const bool fits_not = absl::IsResourceExhausted(written.status());
+  if (begun.ok() && (written.ok() || fits_not) && progress_->unreported.empty()) {
+    const Status kept = progress_->writer.KeepWelcome(hub_.clock().Now());
+    if (written.ok() && !kept.ok()) written = kept;
+  }
   // This also runs after a failed write: removing old versions may make the room that the write
   // needs. A sender that was replaced removes nothing.
   const bool retires = written.ok() ? *written : !absl::IsFailedPrecondition(written.status());
@@ -107,12 +113,17 @@ void SharedPublisher::ReadReports() {
 }
 
 bool SharedPublisher::Meanwhile() {
-  if (hub_.clock().Now() >= reports_due_) ReadReports();
+  if (hub_.clock().Now() >= reports_due_) {
+    ReadReports();
+    // A failure here and below occurs again in the next round, which reports it.
+    if (progress_->unreported.empty()) {
+      (void)progress_->writer.KeepWelcome(hub_.clock().Now());
+    }
+  }
   const RetainedVersionPtr newest = progress_->writer.state()->log->Newest();
   DWS_CHECK(newest != nullptr);  // a version is being written
   while (progress_->unreported.empty() && progress_->last.has_value() &&
          *progress_->last < newest->version) {
-    // A failure here occurs again in the next round, which reports it.
     const auto next = NextInChain(*newest);
     if (!next.ok() || !WriteDelta(*next).ok()) break;
   }

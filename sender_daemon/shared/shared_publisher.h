@@ -20,7 +20,8 @@
 //      which it fails is not reported as published: the command runs again until it succeeds, and
 //      until then nothing else is written or removed.
 //   5. Reports of receivers are read every kOfferPoll, sooner while a receiver has not committed
-//      the version written last, before each version, and while full tensors are written.
+//      the version written last, before each version, and while full tensors are written. The
+//      welcome is looked at with them, as SharedWriter::KeepWelcome says.
 #pragma once
 
 #include <cstdint>

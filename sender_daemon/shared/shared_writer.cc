@@ -7,7 +7,9 @@
 #include "common/model/clock_bound.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
+#include "common/transport/s3/store.h"
 #include "common/transport/shared_fs/file_writer.h"
+#include "common/transport/shared_fs/verified_file.h"
 #include "common/transport/shared_fs/version_catalog.h"
 #include "proto/shared_fs.pb.h"
 #include "proto/sync.pb.h"
@@ -58,6 +60,34 @@ Status SharedWriter::WriteWelcome() {
       welcome_, shared::WriteWhole(files_, stream_folder_, shared::WelcomeName(state_->rank_epoch),
                                    AsBytes(bytes)));
   return OkStatus();
+}
+
+Status SharedWriter::KeepWelcome(TimePoint now) {
+  if (look_at_.has_value() && now >= *look_at_) {
+    const bool whole = !IsStore(place_.root) || (looks_ + 1) % kWholeLookEvery == 0;
+    const Status found = CheckWelcome(whole);
+    if (absl::IsNotFound(found) || absl::IsDataLoss(found)) {
+      // The sender that has replaced this one may have removed it.
+      DWS_RETURN_IF_ERROR(CheckFence());
+      DWS_RETURN_IF_ERROR(WriteWelcome());
+      LogWarning("shared_welcome_rewritten", {{"reason", Message(found)}});
+    }
+    ++looks_;
+  }
+  if (!look_at_.has_value() || now >= *look_at_) look_at_ = now + kWelcomeInterval;
+  return OkStatus();
+}
+
+Status SharedWriter::CheckWelcome(bool whole) const {
+  if (whole) {
+    return shared::ReadVerified(files_, stream_folder_, welcome_, welcome_.size_bytes).status();
+  }
+  const std::string path = fmt::format("{}/{}", stream_folder_, welcome_.name);
+  DWS_ASSIGN_OR_RETURN(const auto file, files_.OpenForRead(path));
+  std::byte last{};
+  DWS_ASSIGN_OR_RETURN(const size_t read, file->ReadAt(welcome_.size_bytes - 1, {&last, 1}));
+  if (read == 1) return OkStatus();
+  return DataLossError("{} ends before the {} bytes that were written", path, welcome_.size_bytes);
 }
 
 Status SharedWriter::CheckFence() const {

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "common/base/clock.h"
 #include "common/base/file_system.h"
 #include "common/base/status.h"
 #include "common/base/wall_clock.h"
@@ -35,6 +37,11 @@ class SharedWriter {
   Status Begin();
   // Makes the folders and writes the welcome.
   Status WriteWelcome();
+  // Looks at the welcome every kWelcomeInterval and writes it again, with a warning, if it is lost
+  // or damaged: a receiver that has none cannot ask for it. In a store most looks find only whether
+  // all of it is there; every kWholeLookEvery-th reads its bytes. `now` does not go back. Errors as
+  // CheckFence and WriteWelcome.
+  Status KeepWelcome(TimePoint now);
   // FAILED_PRECONDITION: another trainer or sender has taken over this rank, and this one must stop
   // writing. A stream ahead of the clock (clock_bound.h), which no receiver accepts, does not
   // count. Other errors as FileSystem::List.
@@ -58,8 +65,13 @@ class SharedWriter {
   const std::string& rank_folder() const { return rank_folder_; }
   const std::string& stream_folder() const { return stream_folder_; }
 
+  static constexpr Duration kWelcomeInterval = std::chrono::seconds(10);
+  static constexpr size_t kWholeLookEvery = 60;
+
  private:
   std::string FolderOf(const RetainedVersion& version) const;
+  // NOT_FOUND, DATA_LOSS: the welcome is not what was written. Other errors: it cannot be read.
+  Status CheckWelcome(bool whole) const;
   // Returns `written`. If that is an error, what is left of `version` is removed.
   Result<shared::ManifestPtr> Tidied(const RetainedVersion& version,
                                      Result<shared::ManifestPtr> written);
@@ -79,6 +91,8 @@ class SharedWriter {
   std::string rank_folder_;
   std::string stream_folder_;
   shared::FileEntry welcome_;
+  std::optional<TimePoint> look_at_;  // at the welcome; nullopt: KeepWelcome was not called yet
+  size_t looks_ = 0;
 };
 
 // The folder of one rank. INVALID_ARGUMENT: the job id cannot be made a file name.

@@ -113,6 +113,10 @@ struct Directory {
                        shared::VersionFolderName(
                            {.version = WeightVersion(version), .epoch = rank.state()->rank_epoch}));
   }
+  std::string WelcomePath() {
+    return fmt::format("/root/job/rank-00000/{}/{}", shared::StreamName(rank.state()->stream),
+                       shared::WelcomeName(rank.state()->rank_epoch));
+  }
   void Move(const std::string& from, const std::string& to) {
     const std::vector<std::string> names = *files.List(from);
     for (const std::string& name : names) {

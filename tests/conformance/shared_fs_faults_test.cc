@@ -234,6 +234,88 @@ TEST_CASE("with a key configured versions not signed with it are refused", "[sha
              Contains("signed with another key"));
 }
 
+TEST_CASE("a welcome that is lost or damaged is written again within its interval", "[shared_fs]") {
+  const ByteSpan text = AsBytes("sixteen bytes ok");
+  const bool sealed = GENERATE(false, true);
+  const shared::Key key = sealed ? shared::Key{.bytes = {text.begin(), text.end()}} : shared::Key{};
+  Directory directory(32, key);
+  REQUIRE(directory.Publish(1).ok());
+  const std::string path = directory.WelcomePath();
+  const std::vector<std::byte> whole = directory.files.Content(path);
+  for (const char* fault : {"lost", "cut off", "another byte"}) {
+    CAPTURE(sealed, fault);
+    std::vector<std::byte> bytes = whole;
+    bytes[bytes.size() / 2] ^= std::byte{1};
+    if (fault == std::string("cut off")) bytes = {whole.begin(), whole.end() - 1};
+    directory.files.SetContent(path, bytes);
+    if (fault == std::string("lost")) REQUIRE(directory.files.Remove(path).ok());
+    CHECK_FALSE(directory.Source(key).Look(std::nullopt).ok());
+    directory.clock.Pass(SharedWriter::kWelcomeInterval);
+    if (sealed) {  // without a version: the next look at reports
+      REQUIRE(directory.Write().ok());
+    } else {
+      REQUIRE(directory.Publish(directory.rank.state()->log->Newest()->version.value() + 1).ok());
+    }
+    CHECK(directory.files.Content(path) == whole);
+    CHECK(directory.Source(key).Look(std::nullopt).ok());
+  }
+  // No write while it is as it was, and a failed one is tried again.
+  directory.clock.Pass(SharedWriter::kWelcomeInterval);
+  const int before = directory.files.operation_count();
+  REQUIRE(directory.Write().ok());
+  CHECK(directory.files.operation_count() == before);
+  REQUIRE(directory.files.Remove(path).ok());
+  directory.clock.Pass(SharedWriter::kWelcomeInterval);
+  directory.files.FailOperation(1, ResourceExhaustedError("no space left"));
+  CHECK_FALSE(directory.Write().ok());
+  REQUIRE(directory.Write().ok());
+  CHECK(directory.files.Content(path) == whole);
+}
+
+TEST_CASE("a lost welcome is written again while full tensors are written", "[shared_fs]") {
+  Directory directory(1);
+  REQUIRE(directory.Publish(1).ok());
+  const std::string path = directory.WelcomePath();
+  const std::vector<std::byte> whole = directory.files.Content(path);
+  REQUIRE(directory.files.Remove(path).ok());
+  // Before the manifest of the delta, which is the third write; full tensors follow, and fail.
+  directory.files.BeforeOperation(3, [&] { directory.clock.Pass(SharedWriter::kWelcomeInterval); });
+  directory.files.FailOperation(5, ResourceExhaustedError("no space left"));
+  CHECK_FALSE(directory.Publish(2).ok());
+  CHECK(directory.Offered() == std::vector<uint64_t>{1, 2});
+  CHECK(directory.publisher.view().anchors == 1);
+  CHECK(directory.files.Content(path) == whole);
+}
+
+TEST_CASE("in a store the bytes of a welcome are read less often", "[shared_fs]") {
+  Rank rank;
+  rank.Publish(1);
+  FaultFileSystem files;
+  SharedWriter writer(files, {.root = "s3://bucket/prefix", .job_id = "job", .key = {}},
+                      rank.state(), [] { return true; });
+  REQUIRE(writer.Begin().ok());
+  REQUIRE(writer.WriteWelcome().ok());
+  const std::string path = writer.stream_folder() + "/" + shared::WelcomeName(RankEpoch(1));
+  const std::vector<std::byte> whole = files.Content(path);
+  TimePoint now{};
+  const auto looks = [&](std::vector<std::byte> bytes) {
+    files.SetContent(path, std::move(bytes));
+    size_t count = 0;
+    while (files.Content(path) != whole) {
+      REQUIRE(++count <= 2 * SharedWriter::kWholeLookEvery);
+      now += SharedWriter::kWelcomeInterval;
+      REQUIRE(writer.KeepWelcome(now).ok());
+    }
+    return count;
+  };
+  REQUIRE(writer.KeepWelcome(now).ok());
+  CHECK(looks({whole.begin(), whole.end() - 1}) == 1);
+  std::vector<std::byte> flipped = whole;
+  flipped.front() ^= std::byte{1};
+  CHECK(looks(flipped) == SharedWriter::kWholeLookEvery - 1);
+  CHECK(looks(flipped) == SharedWriter::kWholeLookEvery);
+}
+
 TEST_CASE("a replaced sender writes nothing more", "[shared_fs]") {
   Directory directory;
   REQUIRE(directory.Publish(1).ok());
@@ -249,6 +331,18 @@ TEST_CASE("a replaced sender writes nothing more", "[shared_fs]") {
     folder.back() = '2';
     directory.Move(directory.Folder(1), folder);
     CHECK_THAT(ToString(directory.Publish(2)), Contains("another sender serves trainer rank 0"));
+  }
+  SECTION("another sender of its rank has removed its welcome") {
+    std::string folder = directory.Folder(1);
+    folder.back() = '2';
+    directory.Move(directory.Folder(1), folder);
+    const std::string path = directory.WelcomePath();
+    const std::vector<std::byte> welcome = directory.files.Content(path);
+    REQUIRE(directory.files.Remove(path).ok());
+    directory.clock.Pass(SharedWriter::kWelcomeInterval);
+    CHECK_THAT(ToString(directory.Write()), Contains("another sender serves trainer rank 0"));
+    CHECK(absl::IsNotFound(directory.files.OpenForRead(path).status()));
+    directory.files.SetContent(path, welcome);
   }
   CHECK(directory.Offered() == std::vector<uint64_t>{1});
 }

@@ -1,5 +1,6 @@
 """Versions go through a directory, with or without a connection between the daemons."""
 
+import glob
 import json
 import os
 import stat
@@ -154,6 +155,31 @@ class SharedDirTest(IntegrationCase):
         self.assertIn("do not have the SHA-256", receiver.log_tail(400))
         for version in (3, 4):
             self.follow(trainer, source, engine, live, version)
+
+    def test_receivers_join_after_the_welcome_was_lost_or_damaged(self) -> None:
+        sender, receiver = self.start_shared()
+        trainer, source, engine, live = self.first_version(receiver)
+        for number, fault in enumerate(("lost", "damaged"), 1):
+            with self.subTest(fault):
+                (path,) = glob.glob(os.path.join(self.rank_folder(), "stream-*", "welcome-*"))
+                if fault == "lost":
+                    os.unlink(path)
+                else:
+                    with open(path, "r+b") as file:
+                        byte = file.read(1)
+                        file.seek(0)
+                        file.write(bytes([byte[0] ^ 4]))
+                joined = self.cluster.start_receiver(
+                    f"receiver-{number}", *self.shared("--shared-poll-ms=20"), senders=False
+                )
+                late = self.engine(joined)
+                zeros = late.attach({name: np.zeros_like(array) for name, array in source.items()})
+                self.await_version(late, 1)
+                self.assert_same_weights(late, zeros, source)
+                self.assertEqual(joined.logged("shared_dir_trouble"), 1)
+                self.assertEqual(sender.logged("shared_welcome_rewritten"), number)
+        self.await_version(engine, 1)
+        self.assert_same_weights(engine, live, source)
 
     def test_versions_are_signed_and_the_hook_commands_run(self) -> None:
         os.makedirs(self.cluster.folder, exist_ok=True)
