@@ -31,6 +31,12 @@ CutWishes Lacking(const RankLayout& layout, const CutWishes& wishes);
 // layout, which is past a limit.
 Result<RankLayout> Refined(const RankLayout& layout, const CutWishes& wishes);
 
+// Checks that no place of the tensors is lost by `finer`, which is Refined of `layout`: wherever a
+// slice can be mapped in a row-major array of larger parts (CoalesceRuns), so can all slices that
+// it is cut into. Then the trainer's memory can still be read, and engines can still be attached.
+// INVALID_ARGUMENT: one is lost; the message names the tensor and the cuts.
+Status CheckKeepsParts(const RankLayout& layout, const RankLayout& finer);
+
 // Returns whether two specs are equal except for their cuts.
 bool SameButCuts(const TensorSpec& a, const TensorSpec& b);
 // Returns whether two layouts are equal except for the cuts of their tensors: then each has the

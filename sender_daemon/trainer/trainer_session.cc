@@ -203,7 +203,7 @@ Status TrainerSession::CheckRefine(const StreamId& stream, const CutWishes& wish
   if (lacking.empty()) return OkStatus();
   Merge(lacking, wishes_);
   DWS_ASSIGN_OR_RETURN(const RankLayout finer, Refined(state_->layout(), lacking));
-  DWS_RETURN_IF_ERROR(CheckReadable(finer));
+  DWS_RETURN_IF_ERROR(CheckKeepsParts(state_->layout(), finer));
   if (parts_.views != nullptr) DWS_RETURN_IF_ERROR(parts_.views->CheckLayout(finer));
   return CheckMemoryFor(*state_->snapshot);
 }

@@ -54,6 +54,56 @@ RankLayout Rows(std::vector<uint64_t> cuts, CellBox cells) {
                   .cells = std::move(cells)}});
 }
 
+// The layout of one rank that owns the whole tensor.
+RankLayout Stack(std::vector<uint64_t> shape, std::vector<Cuts> cuts) {
+  return Create({Shard::Whole({.name = "w", .shape = std::move(shape), .cuts = std::move(cuts)})});
+}
+
+bool Contains(const std::vector<DimRange>& outer, const std::vector<DimRange>& inner) {
+  return std::ranges::equal(outer, inner, [](const DimRange& a, const DimRange& b) {
+    return a.begin <= b.begin && b.end <= a.end;
+  });
+}
+
+// All boxes of cells.
+std::vector<std::vector<DimRange>> Boxes(const TensorSpec& spec) {
+  std::vector<CellBox> boxes = {{}};
+  for (const Cuts& along : spec.cuts) {
+    std::vector<CellBox> more;
+    for (const CellBox& box : boxes) {
+      for (uint32_t first = 0; first < along.cell_count(); ++first) {
+        for (uint32_t count = 1; first + count <= along.cell_count(); ++count) {
+          more.push_back(box);
+          more.back().push_back({.first = first, .count = count});
+        }
+      }
+    }
+    boxes = std::move(more);
+  }
+  std::vector<std::vector<DimRange>> ranges;
+  for (const CellBox& box : boxes) ranges.push_back(RangesOf(spec, box));
+  return ranges;
+}
+
+// Tries every array that holds a box of cells.
+bool LosesPlaces(const TensorSpec& coarse, const TensorSpec& finer) {
+  for (const std::vector<DimRange>& array : Boxes(coarse)) {
+    const std::vector<uint64_t> strides = RowMajorStrides(ShapeOf(array));
+    const auto mapped = [&](const std::vector<DimRange>& slice) {
+      return RunsWithin(array, slice, strides).ok();
+    };
+    for (uint32_t c = 0; c < coarse.SliceCount(); ++c) {
+      const std::vector<DimRange> cell = coarse.Slice(c);
+      if (!Contains(array, cell) || !mapped(cell)) continue;
+      for (uint32_t f = 0; f < finer.SliceCount(); ++f) {
+        const std::vector<DimRange> part = finer.Slice(f);
+        if (Contains(cell, part) && !mapped(part)) return true;
+      }
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 TEST_CASE("a finer layout has the same elements of each tensor and all boundaries", "[model]") {
@@ -115,6 +165,39 @@ TEST_CASE("layouts differ in more than cuts when a rank has other elements", "[m
   CHECK(SameButCuts(rows, Rows({2, 4}, {{0, 2}})));
   CHECK_FALSE(SameButCuts(rows, Rows({2, 4}, {{0, 1}})));
   CHECK_FALSE(SameButCuts(rows, Rows({4}, {{1, 1}})));
+}
+
+TEST_CASE("cuts by which an array of larger parts could not be mapped are refused", "[model]") {
+  const std::vector<uint64_t> shape = {4, 256, 256};
+  const Cuts rows{.dim = 1, .at = {128}};
+  const Cuts columns{.dim = 2, .at = {128}};
+  const RankLayout layout = Stack(shape, {rows});
+  const Status refused = CheckKeepsParts(layout, *Refined(layout, {{"w", {columns}}}));
+  CHECK(refused.code() == absl::StatusCode::kInvalidArgument);
+  CHECK(Message(refused).find("'w'") != std::string_view::npos);
+  CHECK(Message(refused).find("dim 2 at {128}") != std::string_view::npos);
+  // The other dimensions, or columns of single experts.
+  const CutWishes experts = {{"w", {{.dim = 0, .at = {2}}, {.dim = 1, .at = {64, 192}}}}};
+  CHECK(CheckKeepsParts(layout, *Refined(layout, experts)).ok());
+  const CutWishes single = {{"w", {{.dim = 0, .at = {1, 2, 3}}, columns}}};
+  CHECK(CheckKeepsParts(layout, *Refined(layout, single)).ok());
+  // Where both are declared nobody can hold it whole; all rows of an expert can still be held.
+  const RankLayout both = Stack(shape, {rows, columns});
+  CHECK(CheckKeepsParts(both, *Refined(both, {{"w", {{.dim = 0, .at = {2}}}}})).ok());
+  CHECK_FALSE(CheckKeepsParts(both, *Refined(both, {{"w", {{.dim = 1, .at = {64}}}}})).ok());
+}
+
+TEST_CASE("exactly the cuts that lose a place are refused", "[model]") {
+  const auto seed = GENERATE(take(1000, random(0U, ~0U)));
+  INFO("seed " << seed);
+  std::mt19937_64 random(seed);
+  std::vector<uint64_t> shape;
+  for (uint64_t i = random() % 5; i > 0; --i) shape.push_back(1 + random() % 4);
+  const RankLayout layout = Stack(shape, RandomCuts(shape, random));
+  const RankLayout finer = *Refined(layout, {{"w", RandomCuts(shape, random)}});
+  const TensorSpec& coarse = layout.shards()[0].tensor;
+  INFO(ToString(coarse) << ", then " << ToString(finer.shards()[0].tensor));
+  CHECK(CheckKeepsParts(layout, finer).ok() == !LosesPlaces(coarse, finer.shards()[0].tensor));
 }
 
 }  // namespace dws

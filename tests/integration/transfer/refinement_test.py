@@ -287,6 +287,46 @@ class RefinementTest(IntegrationCase):
         self.assertEqual(rows.stats().reattachments, 0)
         self.assertEqual(receivers[0].readyz()[0], 200)
 
+    def test_an_engine_that_would_lock_others_out_is_refused(self) -> None:
+        # Each rank could cut its rows of all experts by columns; the whole stack could not be held.
+        self.start(ranks=2, receivers=0)
+        stream = dws.Stream.new()
+        self.trainers = [self.trainer(rank, 2, stream) for rank in range(2)]
+        stack = self.random.standard_normal((4, 16, 24), np.float32)
+        for rank, trainer in enumerate(self.trainers):
+            trainer.register(
+                {"experts": stack},
+                shards={"experts": (rank, 1)},
+                cuts={"experts": dws.Cut((8,), 1)},
+            )
+        receivers = [self.cluster.start_receiver(name) for name in ("whole", "ep", "tp", "late")]
+        whole = self.engine(receivers[0])
+        whole.attach({"experts": np.zeros_like(stack)})
+        halves = [self.engine(receivers[1], rank, 2) for rank in range(2)]
+        for rank, half in enumerate(halves):
+            half.attach(
+                {"experts": np.zeros((2, 16, 24), np.float32)},
+                {"experts": dws.Slice("experts", 0, 2 * rank, 2 * rank + 2)},
+            )
+        columns = self.engine(receivers[2], 0, 2)
+        for version in (1, 2):
+            for trainer in self.trainers:
+                trainer.publish(version)
+            for engine in (whole, *halves):
+                self.await_version(engine, version)
+            with self.assertRaisesRegex(dws.InvalidArgumentError, "'experts'.*one stride"):
+                columns.attach(
+                    {"experts": np.zeros((4, 16, 12), np.float32)},
+                    {"experts": dws.Slice("experts", 2, 0, 12)},
+                    timeout=20,
+                )
+        late = self.engine(receivers[3])
+        live = late.attach({"experts": np.zeros_like(stack)})
+        self.await_version(late, 2)
+        self.assert_same_weights(late, live, {"experts": stack})
+        self.assertEqual([receiver.readyz()[0] for receiver in receivers[:2]], [200, 200])
+        self.assertEqual([e.stats().reattachments for e in (whole, *halves)], [0, 0, 0])
+
     def test_each_engine_is_paused_once_although_each_rank_cuts_tensors_of_its_own(self) -> None:
         self.start(ranks=4, receivers=0)
         stream = dws.Stream.new()

@@ -130,6 +130,27 @@ TEST_CASE("cuts that a trainer's memory cannot be read by are refused while it i
   static_cast<void>(fixture.Attach(Resident(1, cube), region.fd, again));
 }
 
+TEST_CASE("cuts by which engines could not hold what is of all ranks are refused",
+          "[trainer_session]") {
+  // The rank's own part, half the rows of all experts, could be read.
+  const RankLayout half = MakeLayout({{.tensor = {.name = "e",
+                                                  .dtype = DType::kBF16,
+                                                  .shape = {3, 8, 6},
+                                                  .cuts = {{.dim = 1, .at = {4}}}},
+                                       .cells = {{.first = 1, .count = 1}}}});
+  Fixture fixture;
+  Region region(half.shards()[0].tensor.SizeBytes());
+  HandleClient client;
+  const uint64_t session = fixture.Attach(Resident(1, half), region.fd, client);
+  REQUIRE(fixture.Publish(session, 1).ok());
+  const RankStatePtr state = fixture.state_;
+  const Status refused = Refine(fixture, {{"e", {{.dim = 2, .at = {3}}}}});
+  CHECK(refused.code() == absl::StatusCode::kInvalidArgument);
+  CHECK(Message(refused).find("'e'") != std::string_view::npos);
+  CHECK(fixture.state_ == state);
+  CHECK(Refine(fixture, {{"e", {{.dim = 0, .at = {2}}}}}).ok());
+}
+
 TEST_CASE("an open version is finished in the layout it began with", "[trainer_session]") {
   Fixture fixture;
   Region ring(1 << 20);
