@@ -11,7 +11,8 @@ namespace dws {
 GpuCopies::Id GpuCopies::Add(Copy copy) {
   DWS_CHECK(copy.device != nullptr && copy.memory != nullptr);
   MutexLock lock(mutex_);
-  entries_.emplace(++last_, Entry{.copy = std::move(copy), .version = std::nullopt});
+  copy.id = ++last_;
+  entries_.emplace(last_, Entry{.copy = std::move(copy), .version = std::nullopt});
   return last_;
 }
 

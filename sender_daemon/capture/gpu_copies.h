@@ -20,12 +20,13 @@ namespace dws {
 // Threads: safe from any.
 class GpuCopies {
  public:
+  using Id = uint64_t;
   struct Copy {
     cuda::CudaDevicePtr device;
     std::shared_ptr<const cuda::CudaBuffer> memory;
     std::vector<RankSlice> slices;  // ascending; they lie as GpuCopyPlaces says
+    Id id = 0;                      // set by Add; a later copy may have the same memory
   };
-  using Id = uint64_t;
 
   // Returns its number. It has no version yet.
   Id Add(Copy copy);

@@ -79,8 +79,8 @@ std::vector<std::byte> ProvedValues() {
 }  // namespace
 
 struct DeviceTiles::Gpu {
+  GpuCopies::Id copy = 0;
   // Held for as long as a slice is quantised: longer, it would look like a loan.
-  std::weak_ptr<const cuda::CudaBuffer> copy;
   std::shared_ptr<const cuda::CudaBuffer> held = nullptr;
   cuda::CudaDevicePtr device;
   std::vector<RankSlice> slices;  // ascending
@@ -89,6 +89,13 @@ struct DeviceTiles::Gpu {
   std::unique_ptr<cuda::DeviceWeights> weights = nullptr;  // null: it has no memory yet
   std::array<cuda::CudaBuffer, 2> results = {};            // page-locked
   std::set<std::string_view> proved = {};                  // ids of recipes
+
+  // In slices and places.
+  uint32_t IndexOf(RankSlice slice) const {
+    const auto found = std::ranges::lower_bound(slices, slice);
+    DWS_CHECK(found != slices.end() && *found == slice);
+    return static_cast<uint32_t>(found - slices.begin());
+  }
 };
 
 DeviceTiles::DeviceTiles(RankStatePtr trainer, const Options& options)
@@ -107,9 +114,11 @@ DeviceTiles::Gpu* DeviceTiles::Find(RankSlice slice) {
   const auto copy = std::ranges::find_if(
       *copies, [&](const auto& one) { return std::ranges::binary_search(one.slices, slice); });
   if (copy == copies->end()) return nullptr;
-  std::erase_if(gpus_, [](const auto& gpu) { return gpu->copy.expired(); });
+  std::erase_if(gpus_, [&](const auto& gpu) {
+    return std::ranges::none_of(*copies, [&](const auto& one) { return one.id == gpu->copy; });
+  });
   for (const std::unique_ptr<Gpu>& gpu : gpus_) {
-    if (gpu->copy.lock() != copy->memory) continue;
+    if (gpu->copy != copy->id) continue;
     gpu->held = copy->memory;
     return gpu.get();
   }
@@ -122,7 +131,7 @@ DeviceTiles::Gpu* DeviceTiles::Find(RankSlice slice) {
                       .run_elements = elements,
                       .stride_elements = elements});
   }
-  gpus_.push_back(std::make_unique<Gpu>(Gpu{.copy = copy->memory,
+  gpus_.push_back(std::make_unique<Gpu>(Gpu{.copy = copy->id,
                                             .held = copy->memory,
                                             .device = copy->device,
                                             .slices = copy->slices,
@@ -215,8 +224,9 @@ Status DeviceTiles::Prove(Gpu& gpu, const quantise::Recipe& recipe, ThreadPool& 
 
 uint64_t DeviceTiles::WindowTiles(const TileGrid& grid) const {
   const uint64_t unit = UnitTiles(grid);
+  const uint64_t amax_bytes = ShapeOf(grid) == Tiles::kElements ? 0 : sizeof(uint16_t);
   const uint64_t tile_bytes = CeilDiv(grid.tile_rows() * grid.tile_columns(), CodesInByte(grid)) +
-                              ScaleBytes(grid) + sizeof(uint16_t);
+                              ScaleBytes(grid) + amax_bytes;
   return options_.window_bytes / (unit * tile_bytes) * unit;
 }
 
@@ -275,8 +285,8 @@ void DeviceTiles::Store(const Window& window, ByteSpan results, ThreadPool& pool
 
 Status DeviceTiles::Run(Gpu& gpu, RankSlice slice, const Job& job, std::span<const TileRun> tiles,
                         ThreadPool& pool) {
-  const auto index = std::ranges::lower_bound(gpu.slices, slice) - gpu.slices.begin();
-  const uint64_t source = gpu.places[static_cast<size_t>(index)].base;
+  const uint32_t index = gpu.IndexOf(slice);
+  const uint64_t source = gpu.places[index].base;
   const uint64_t count = job.grid.tile_count();
   const uint64_t step = WindowTiles(job.grid);
   std::array<std::optional<Window>, 2> waiting;  // for its results
@@ -304,9 +314,9 @@ Status DeviceTiles::Run(Gpu& gpu, RankSlice slice, const Job& job, std::span<con
 }
 
 Status DeviceTiles::CheckDigest(Gpu& gpu, RankSlice slice) {
-  const auto index = std::ranges::lower_bound(gpu.slices, slice) - gpu.slices.begin();
+  const uint32_t index = gpu.IndexOf(slice);
   std::vector<cuda::DigestBlock> blocks;
-  cuda::AddDigestBlocks(trainer_->layout().slice(slice), static_cast<uint32_t>(index), 0, blocks);
+  cuda::AddDigestBlocks(trainer_->layout().slice(slice), index, 0, blocks);
   DWS_ASSIGN_OR_RETURN(const std::vector<cuda::KernelDigest> found,
                        gpu.weights->Digests(blocks, 1, Pace::kPaused));
   const Digest digest{.lane0 = found[0].lane0, .lane1 = found[0].lane1};

@@ -25,7 +25,7 @@ enum class Rule : uint8_t {
   kMxfp4Triton,      // E2M1, E8M0 scales of columns, as triton_kernels
   kMxfp4Modelopt,    // E2M1, E8M0 scales of columns, as ModelOpt
 };
-inline constexpr uint32_t kRuleCount = 17;
+inline constexpr uint32_t kRuleCount = static_cast<uint32_t>(Rule::kMxfp4Modelopt) + 1;
 
 // The format of codes: one byte each (kE4m3), or two codes a byte, the first one in the low half.
 // The last two round ties to the larger and to the smaller magnitude.

@@ -258,6 +258,36 @@ TEST_CASE("a GPU that has other codes than the host quantises nothing", "[views]
   CHECK(scene.IsTheHosts());
 }
 
+TEST_CASE("a copy in the memory of an earlier one has slices of its own", "[views][gpu]") {
+  Scene scene("fp8-block128/deepseek");
+  const RankLayout& layout = scene.trainer->layout();
+  std::vector<RankSlice> slices;
+  for (uint32_t s = 0; s < layout.slice_count(); ++s) slices.emplace_back(s);
+  auto allocated = scene.device->Allocate(GpuCopyPlaces(layout, slices).size_bytes);
+  REQUIRE(allocated.ok());
+  const auto memory = std::make_shared<const cuda::CudaBuffer>(*std::move(allocated));
+  GpuCopies& copies = *scene.trainer->snapshot->history().gpu_copies;
+  LogLines log;
+  for (uint64_t version = 1; version < 3; ++version) {
+    for (std::vector<std::byte>& slice : scene.weights) slice[1] ^= std::byte{0x01};
+    CaptureAll(*scene.trainer, scene.pool, version, scene.weights);
+    const GpuCopyPlaces places(layout, slices);
+    for (size_t i = 0; i < slices.size(); ++i) {
+      cuda::WriteDevice(*scene.device, memory->address() + places.offsets[i],
+                        scene.trainer->snapshot->SliceBytes(slices[i]));
+    }
+    const GpuCopies::Id id = copies.Add({scene.device, memory, slices});
+    copies.Settle(WeightVersion(version));
+    (void)scene.clock->TakeLog();
+    scene.view->CaptureVersion(WeightVersion(version), nullptr, scene.pool);
+    CHECK_FALSE(scene.clock->TakeLog().empty());
+    CHECK(scene.IsTheHosts());
+    CHECK(log.Count("view_gpu_copy_differs") == 0);
+    copies.Remove(id);
+    slices.erase(slices.begin());  // the trainer holds it elsewhere now
+  }
+}
+
 TEST_CASE("a GPU quantises no slice of few elements", "[views][gpu]") {
   Scene scene("fp8-channel/vllm");
   const uint64_t elements = scene.trainer->layout().slice(RankSlice(0)).elements;
