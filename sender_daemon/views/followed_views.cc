@@ -26,6 +26,10 @@ constexpr std::chrono::seconds kSealWait{1};
 // How long a version of the trainer's waits for the exchange about the version before.
 constexpr std::chrono::seconds kExchangeWait{1};
 
+bool IsIn(const std::vector<std::string>& names, const std::string& name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
 // The name of what senders exchange about a view.
 std::string ExchangedName(const std::string& view) {
   return fmt::format("{}{}", kExchangedName, ToString(DigestBytes(AsBytes(view), 0)));
@@ -208,6 +212,9 @@ void FollowedViews::Tell(Untold untold) {
   if (!begun.ok()) {
     LogWarning("view_not_exchanged",
                {{"view", name}, {"version", untold.version.value()}, {"reason", Message(begun)}});
+    MutexLock lock(mutex_);
+    const auto found = behind_.find(name);
+    if (found != behind_.end()) found->second.untold = begun;
   }
 }
 
@@ -226,27 +233,37 @@ void FollowedViews::OnRecorded(WeightVersion version) {
 void FollowedViews::Await(const std::string& name, Followed& followed, Pending pending) {
   followed.pending = std::move(pending);
   MutexLock lock(mutex_);
-  behind_.try_emplace(name, parts_.clock.Now());
+  behind_.try_emplace(name, Behind{.since = parts_.clock.Now(), .untold = OkStatus()})
+      .first->second.untold = OkStatus();
+}
+
+std::string FollowedViews::Lacks(const std::string& name) const {
+  Status why;
+  {
+    MutexLock lock(mutex_);
+    const auto found = behind_.find(name);
+    if (found != behind_.end()) why = found->second.untold;
+  }
+  if (why.ok()) why = exchange_->Awaited(ExchangedName(name));
+  return why.ok() ? "this sender has not recorded the version yet" : std::string(Message(why));
 }
 
 std::optional<PlaceFailure> FollowedViews::failure() const {
+  const std::set<std::string> names = parts_.hub.FollowedViews();
   std::string name;
   Duration lasts = kExchangeWait;
   {
     MutexLock lock(mutex_);
-    for (const auto& [view, since] : behind_) {
-      const Duration one = parts_.clock.Now() - since;
-      if (one <= lasts) continue;
+    for (const auto& [view, behind] : behind_) {
+      const Duration one = parts_.clock.Now() - behind.since;
+      if (one <= lasts || (!names.contains(view) && !IsIn(parts_.kept, view))) continue;
       lasts = one;
       name = view;
     }
   }
   if (name.empty()) return std::nullopt;
-  const Status awaited = exchange_->Awaited(ExchangedName(name));
-  const std::string_view why =
-      awaited.ok() ? "this sender has not recorded the version yet" : Message(awaited);
   return PlaceFailure{
-      .reason = fmt::format("view '{}' does not get the trainer's versions: {}", name, why),
+      .reason = fmt::format("view '{}' does not get the trainer's versions: {}", name, Lacks(name)),
       .lasts = lasts};
 }
 
@@ -291,13 +308,8 @@ void FollowedViews::OnOpening() {
     followed.pending.reset();
     parts_.on_left_out();
     if (!std::exchange(followed.in_time, false)) continue;
-    const Status awaited = exchange_->Awaited(ExchangedName(name));
-    const std::string reason(Message(awaited));
-    LogWarning(
-        "view_version_left_out",
-        {{"view", name},
-         {"version", version.value()},
-         {"reason", awaited.ok() ? "this sender has not recorded the version yet" : reason}});
+    LogWarning("view_version_left_out",
+               {{"view", name}, {"version", version.value()}, {"reason", Lacks(name)}});
   }
   open_ = true;
 }
@@ -365,8 +377,7 @@ void FollowedViews::DropUnused() {
   const std::set<std::string> names = parts_.hub.FollowedViews();
   const TimePoint now = parts_.clock.Now();
   for (auto it = followed_.begin(); it != followed_.end();) {
-    const bool kept = std::ranges::find(parts_.kept, it->first) != parts_.kept.end();
-    if (kept || names.contains(it->first)) it->second.used_at = now;
+    if (IsIn(parts_.kept, it->first) || names.contains(it->first)) it->second.used_at = now;
     if (now - it->second.used_at <= kUnusedMax) {
       ++it;
       continue;
@@ -377,6 +388,8 @@ void FollowedViews::DropUnused() {
     {
       MutexLock lock(mutex_);
       behind_.erase(it->first);
+      arrived_.erase(it->first);
+      std::erase_if(untold_, [&](const Untold& one) { return one.view == it->second.view; });
     }
     it = followed_.erase(it);
   }

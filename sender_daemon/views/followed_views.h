@@ -74,8 +74,8 @@ class FollowedViews {
   std::vector<ViewJob> OnCaptured(const CapturedVersion& captured);
   // The newest version is recorded. Threads: any.
   void OnRecorded(WeightVersion version);
-  // Which view has been without the trainer's newest version for longest, because other ranks' amax
-  // have not come; nullopt: none for long. Threads: any.
+  // Which view that somebody follows has been without the trainer's newest version for longest,
+  // because other ranks' amax have not come; nullopt: none for long. Threads: any.
   std::optional<PlaceFailure> failure() const;
 
  private:
@@ -111,6 +111,10 @@ class FollowedViews {
              version == followed.pending->version;
     }
   };
+  struct Behind {
+    TimePoint since;
+    Status untold;  // why the other ranks could not be told our amax of the newest version
+  };
   void BeginAsked();
   Status Begin(const std::string& name, const RetainedVersionPtr& former = nullptr);
   std::shared_ptr<DeviceTiles> Device();
@@ -127,6 +131,8 @@ class FollowedViews {
   void Tell(Untold untold);
   // The view's version awaits the other ranks' amax.
   void Await(const std::string& name, Followed& followed, Pending pending);
+  // Why it has not come.
+  std::string Lacks(const std::string& name) const;
   // Gives the view its version if the other ranks' amax have come.
   void Complete(const std::string& name, Followed& followed);
   // Seals the captured version and retains it.
@@ -139,8 +145,8 @@ class FollowedViews {
   std::map<std::string, std::vector<Refused>> asked_ GUARDED_BY(mutex_);  // since the last task
   std::vector<Untold> untold_ GUARDED_BY(mutex_);
   std::map<std::string, Arrived> arrived_ GUARDED_BY(mutex_);  // by name
-  // By name: since when a view has awaited other ranks' amax of a version, or left versions out.
-  std::map<std::string, TimePoint> behind_ GUARDED_BY(mutex_);
+  // By name: views that await other ranks' amax of a version, or have left versions out.
+  std::map<std::string, Behind> behind_ GUARDED_BY(mutex_);
   // On the executor:
   bool open_ = false;
   RankStatePtr trainer_;
