@@ -11,7 +11,7 @@ import sys
 from typing import Any, Mapping
 
 from dws.adapters.config import AdapterConfig, require_shapes
-from dws.errors import LayoutError, StateError
+from dws.errors import InvalidArgumentError, LayoutError, StateError
 from dws.torch_module import WRAPPERS, canonical_name
 
 # peft's name of the model that it wraps.
@@ -31,7 +31,7 @@ class AdapterWeights:
           name: of the adapter; peft's own is "default".
 
         Raises:
-          LayoutError: the model has no such adapter, or it has something that is not supported, by name.
+          InvalidArgumentError: the model has no such adapter, or it has something that is not supported, by name.
         """
         self._model = model
         self._name = name
@@ -66,7 +66,7 @@ class AdapterWeights:
         try:
             config, now = _config(self._model, self._name), _parameters(self._model, self._name)
             _require_scaling(self._model, self._name, config)
-        except LayoutError as error:
+        except InvalidArgumentError as error:
             raise StateError(f"{error}; it was otherwise when it was registered") from None
         if config != self._config:
             raise StateError(f"adapter '{self._name}' had {self._config} when it was registered, and has {config} now: register it again")

@@ -133,7 +133,11 @@ class AdapterWeightsTest(SenderCase):
         def wider(one: PeftModel) -> None:
             one.add("default", r=2, lora_alpha=5)
 
+        def halved(one: PeftModel) -> None:
+            one.peft_config["default"].to_dict()["lora_alpha"] = 0.5
+
         for change, what in (
+            (halved, "lora_alpha=0.5, expected a whole number from 1 .*; it was otherwise when it was registered"),
             (scaled, "scaled by 9.0 in 'base_model.model.down_proj'"),
             (loaded, "another parameter 'base_model.model.q_proj.lora_A.weight'"),
             (deleted, "no adapter 'default'"),
