@@ -48,7 +48,7 @@ class PutCall final : public grpc::ServerReadReactor<v1::PutObjectChunk> {
     const RankObjectKey key{.name = chunk_.key().name(), .number = chunk_.key().number()};
     if (key.name.starts_with(kExchangedName)) {
       return InvalidArgumentError(
-          "{}: expected a name that does not begin with '{}', which the senders use themselves; "
+          "{}: expected a name that does not begin with '{}', which the senders use themselves: "
           "put "
           "it under another name",
           ToString(key), kExchangedName);
