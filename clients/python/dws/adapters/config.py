@@ -75,8 +75,7 @@ class AdapterConfig:
         if isinstance(r, bool) or not isinstance(r, int) or r < 1:
             raise InvalidArgumentError(f"{what} has r={r!r}, expected a whole number from 1")
         # NaN and infinity are not between the two.
-        is_number = isinstance(alpha, (int, float)) and not isinstance(alpha, bool)
-        if not is_number or not 1 <= alpha <= _ALPHA_MAX or alpha != int(alpha):
+        if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not 1 <= alpha <= _ALPHA_MAX or alpha != int(alpha):
             raise InvalidArgumentError(f"{what} has lora_alpha={alpha!r}, expected a whole number from 1 to {_ALPHA_MAX}")
         if not _is_one_of(rooted, (None, False, True)):
             raise InvalidArgumentError(f"{what} has use_rslora={rooted!r}, expected true or false")
