@@ -194,7 +194,8 @@ class VllmTransferTest(VllmCase):
     def test_a_worker_whose_memory_has_no_whole_version_ends(self) -> None:
         worker = self.initialised()
         update = self.update(worker, version=1, timeout=ANSWERED)
-        self.opened()
+        _, up = self.opened()
+        self.assertEqual(self.asked(up), 1)
         self.write_norm(2.0)  # a commit that does not end
         with mock.patch("dws.plugins.requested.multiprocessing.parent_process"):
             with mock.patch("dws.plugins.requested.os.kill") as killed:
@@ -205,7 +206,8 @@ class VllmTransferTest(VllmCase):
     def test_in_a_process_of_the_users_own_no_step_runs_until_a_version_is_in_memory(self) -> None:
         worker = self.initialised()
         update = self.update(worker, version=1, timeout=ANSWERED)
-        down, _ = self.opened()
+        down, up = self.opened()
+        self.assertEqual(self.asked(up), 1)
         self.write_norm(2.0)
         with self.assertRaisesRegex(dws.StateError, "no whole version.*attached"):
             update.result(60)
@@ -427,6 +429,8 @@ class RanksTest(VllmCase):
             update.result(60)
         update = self.update(version=1, timeout=ANSWERED)
         leases = self.leases()
+        for _, up in leases:  # written while a rank attaches, it would be refused for that
+            self.assertEqual(up.get(timeout=20).commit_request.version, 1)
         self.write_norm(2.0)  # of the rank that attached last
         with self.assertLogs("dws", "ERROR"), self.assertRaisesRegex(RuntimeError, "no whole version"):
             update.result(60)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import threading
 from typing import Any
+
+_EXTENDING = threading.Lock()  # vLLM has a process for each rank, some tests a thread
 
 
 class WorkerBase:
@@ -35,11 +38,12 @@ class WorkerWrapperBase:
     def init_worker(self, vllm_config: Any, rank: int) -> None:
         worker_class = _resolve(vllm_config.parallel_config.worker_cls)
         extension = _resolve(vllm_config.parallel_config.worker_extension_cls)
-        if extension not in worker_class.__bases__:
-            for name in dir(extension):
-                if not name.startswith("__"):
-                    assert not hasattr(worker_class, name), f"the worker has {name} already"
-            worker_class.__bases__ = worker_class.__bases__ + (extension,)
+        with _EXTENDING:
+            if extension not in worker_class.__bases__:
+                for name in dir(extension):
+                    if not name.startswith("__"):
+                        assert not hasattr(worker_class, name), f"the worker has {name} already"
+                worker_class.__bases__ = worker_class.__bases__ + (extension,)
         self.worker = worker_class(vllm_config, rank)
 
     def execute_method(self, method: str, *args: Any, **kwargs: Any) -> Any:
