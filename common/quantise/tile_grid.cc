@@ -168,6 +168,7 @@ TileCursor::TileCursor(const TileGrid& grid) : grid_(grid) {
   DWS_CHECK(!grid.recipe().is_transposed());
   DWS_CHECK(std::has_single_bit(columns) || grid.across_ == 1);
   shift_ = grid.across_ == 1 ? 63 : static_cast<uint32_t>(std::countr_zero(columns));
+  if (grid.IsLinear() && grid.across_ > 1) row_end_ = grid.shape().elements();  // as one row
 }
 
 void TileCursor::MoveToRow(uint64_t element) {

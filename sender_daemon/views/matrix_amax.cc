@@ -1,5 +1,6 @@
 // An element that changed tells what it was before by its step, so an amax that no changed element
-// had, and none exceeds, has not moved.
+// had, and none exceeds, has not moved. Most steps are shorter than the way from the amax of the
+// tile to that of the matrix: their elements are not read.
 #include "sender_daemon/views/matrix_amax.h"
 
 #include <algorithm>
@@ -26,7 +27,8 @@ std::span<const uint16_t> MatrixAmax::Of(const quantise::ViewLayout::Slice& slic
   return shared_[*slice.matrices];
 }
 
-void MatrixAmax::Measure(Snapshot& trainer, std::span<const Steps> steps, ThreadPool& pool) {
+void MatrixAmax::Measure(Snapshot& trainer, std::span<const Steps> steps,
+                         std::span<const std::vector<uint16_t>> tiles, ThreadPool& pool) {
   std::vector<size_t> whole;  // slices
   std::vector<std::pair<size_t, uint32_t>> works;
   for (size_t s = 0; s < view_.slices().size(); ++s) {
@@ -44,7 +46,8 @@ void MatrixAmax::Measure(Snapshot& trainer, std::span<const Steps> steps, Thread
   std::vector<Scratch> scratch(pool.worker_count());
   pool.ParallelFor(works.size(), [&](size_t i, size_t worker) {
     const auto [slice, block] = works[i];
-    FindMoved(trainer, slice, block, (*steps[slice])[block], scratch[worker]);
+    FindMoved(trainer, slice, block, (*steps[slice])[block],
+              tiles.empty() ? std::span<const uint16_t>() : tiles[slice], scratch[worker]);
   });
   std::vector<Moved> found;
   for (const Scratch& one : scratch) found.insert(found.end(), one.moved.begin(), one.moved.end());
@@ -69,7 +72,8 @@ std::vector<bool> MatrixAmax::Share(const Others& others) {
 }
 
 void MatrixAmax::FindMoved(Snapshot& trainer, size_t slice, uint32_t block,
-                           const EncodedBlock& steps, Scratch& scratch) const {
+                           const EncodedBlock& steps, std::span<const uint16_t> tiles,
+                           Scratch& scratch) const {
   const quantise::ViewLayout::Slice& of = view_.slices()[slice];
   const RankLayout::SliceEntry& entry = trainer.layout().slice(of.from);
   DecodedBlock& decoded = scratch.decoded;
@@ -77,18 +81,29 @@ void MatrixAmax::FindMoved(Snapshot& trainer, size_t slice, uint32_t block,
   const ByteSpan elements = trainer.BlockBytes(of.from, block);
   const uint64_t first = uint64_t{block} * limits::kBlockElements;
   const uint64_t matrix_elements = MatrixElements(of);
+  quantise::TileCursor cursor(*of.grid);
   for (size_t i = 0; i < decoded.positions.size();) {
     const uint64_t matrix = (first + decoded.positions[i]) / matrix_elements;
     const uint64_t end = (matrix + 1) * matrix_elements;
     const uint16_t amax = parts_[slice][matrix];
+    // They lie apart: in a loop of their own many are on their way from memory at once.
+    scratch.changed.clear();
+    for (; i < decoded.positions.size() && first + decoded.positions[i] < end; ++i) {
+      const auto step = static_cast<uint16_t>(decoded.values[i]);
+      if (!tiles.empty()) {
+        const uint16_t tile = tiles[cursor.TileOf(first + decoded.positions[i])];
+        if (tile + StepLength(step) < amax) continue;
+      }
+      scratch.changed.push_back(
+          {.after = LoadLe<uint16_t>(elements.data() + decoded.positions[i] * sizeof(uint16_t)),
+           .step = step});
+    }
     uint16_t grown = amax;
     bool shrunk = false;
-    for (; i < decoded.positions.size() && first + decoded.positions[i] < end; ++i) {
-      const auto after =
-          LoadLe<uint16_t>(elements.data() + decoded.positions[i] * sizeof(uint16_t));
-      const uint16_t before = BeforeStep(after, decoded.values[i]);
-      grown = std::max(grown, Magnitude(after));
-      shrunk = shrunk || (Magnitude(before) >= amax && Magnitude(after) < amax);
+    for (const Changed& one : scratch.changed) {
+      grown = std::max(grown, Magnitude(one.after));
+      shrunk = shrunk ||
+               (Magnitude(BeforeStep(one.after, one.step)) >= amax && Magnitude(one.after) < amax);
     }
     if (grown > amax) {
       scratch.moved.push_back({.slice = slice, .matrix = matrix, .magnitude = grown});

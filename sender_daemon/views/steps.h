@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 
 #include "common/base/check.h"
 #include "common/delta/bits/element.h"
@@ -26,6 +27,11 @@ inline uint16_t Magnitude(uint16_t bits) { return bits & 0x7FFF; }
 // What an element of BF16 was before the step that led to `after`.
 inline uint16_t BeforeStep(uint16_t after, uint64_t step) {
   return Element<uint16_t, Mapping::kFloat>::FromStep(after, static_cast<uint16_t>(0 - step));
+}
+
+// How far a step leads: it makes no magnitude larger by more than this.
+inline uint32_t StepLength(uint16_t step) {
+  return static_cast<uint32_t>(std::abs(SignedStep(step, 16)));
 }
 
 }  // namespace dws

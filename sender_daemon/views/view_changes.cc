@@ -15,6 +15,7 @@ namespace dws {
 namespace {
 
 constexpr uint64_t kBlock = limits::kBlockElements;
+constexpr uint16_t kInfinity = 0x7F80;  // of BF16
 
 uint16_t LoadElement(ByteSpan elements, uint64_t number) {
   return LoadLe<uint16_t>(elements.data() + number * sizeof(uint16_t));
@@ -136,12 +137,14 @@ void ViewChanges::FindMoved(Work& work, Scratch& scratch) const {
     work.values[i] = LoadElement(block, decoded.positions[i]);
   }
   if (slice.amax.empty()) return;
+  work.amax.resize(decoded.positions.size());
   for (size_t i = 0; i < decoded.positions.size(); ++i) {
     const uint64_t element = work.block * kBlock + decoded.positions[i];
     const uint16_t after = work.values[i];
     const uint16_t before = BeforeStep(after, decoded.values[i]);
     const uint64_t tile = cursor.TileOf(element);
     const uint16_t amax = slice.amax[tile];
+    work.amax[i] = amax;
     if (Magnitude(after) > amax) {
       moved.push_back({.tile = tile, .magnitude = Magnitude(after)});
     } else if (Magnitude(before) >= amax && Magnitude(after) < amax) {
@@ -171,7 +174,11 @@ void ViewChanges::MoveTiles(size_t slice) {
                                  : moved[i].magnitude;
     ++i;
     const uint16_t before = std::exchange(changed.amax[tile], amax);
-    if (ScaleOf(changed, tile, before) == ScaleOf(changed, tile, amax)) continue;
+    // Other tiles keep the scale; the amax before stands for theirs, and no element is infinite.
+    if (std::max(before, amax) < kInfinity &&
+        ScaleOf(changed, tile, before) == ScaleOf(changed, tile, amax)) {
+      continue;
+    }
     tiles_[slice].push_back(tile);
     const quantise::TileArea area = grid.AreaOf(tile);
     for (uint64_t row = 0; row < area.rows; ++row) {
@@ -263,18 +270,21 @@ void ViewChanges::ListScales(Output& output) const {
   }
 }
 
-// Finds the changed elements, and all elements of tiles whose scale moved; ascending, each once.
+// Finds the changed elements, and all elements of the tiles in tiles_; ascending, each once.
 void ViewChanges::FindCandidates(const Output& output, Scratch& scratch) const {
-  const quantise::TileGrid& grid = *slices_[output.slice].slice->grid;
+  const ChangedSlice& changed = slices_[output.slice];
+  const quantise::TileGrid& grid = *changed.slice->grid;
   const uint64_t elements =
       uint64_t{grid.packed()} * kBlock;  // of the slice, in one block of codes
   const uint64_t first = output.to.block * elements;
   const std::vector<Range>& ranges = ranges_[output.slice];
   auto range = std::partition_point(ranges.begin(), ranges.end(),
                                     [first](const Range& r) { return r.end <= first; });
-  const ByteSpan bytes = trainer_.SliceBytes(slices_[output.slice].slice->from);
+  const ByteSpan bytes = trainer_.SliceBytes(changed.slice->from);
+  quantise::TileCursor cursor(grid);
   scratch.candidates.clear();
   scratch.elements.clear();
+  scratch.amax.clear();
   uint64_t next = first;
   const auto add_ranges = [&](uint64_t until) {  // adds the ranges that begin before `until`
     for (; range != ranges.end() && range->begin < until; ++range) {
@@ -282,6 +292,7 @@ void ViewChanges::FindCandidates(const Output& output, Scratch& scratch) const {
       for (; next < std::min(range->end, first + elements); ++next) {
         scratch.candidates.push_back(static_cast<uint32_t>(next - first));
         scratch.elements.push_back(LoadElement(bytes, next));
+        scratch.amax.push_back(changed.amax[cursor.TileOf(next)]);
       }
     }
   };
@@ -291,6 +302,7 @@ void ViewChanges::FindCandidates(const Output& output, Scratch& scratch) const {
       const auto begin = static_cast<uint32_t>(work.block * kBlock - first);
       for (const uint16_t position : work.positions) scratch.candidates.push_back(begin + position);
       scratch.elements.insert(scratch.elements.end(), work.values.begin(), work.values.end());
+      scratch.amax.insert(scratch.amax.end(), work.amax.begin(), work.amax.end());
       continue;
     }
     for (size_t i = 0; i < work.positions.size(); ++i) {
@@ -299,38 +311,28 @@ void ViewChanges::FindCandidates(const Output& output, Scratch& scratch) const {
       if (element < next) continue;
       scratch.candidates.push_back(static_cast<uint32_t>(element - first));
       scratch.elements.push_back(work.values[i]);
+      scratch.amax.push_back(work.amax[i]);
       next = element + 1;
     }
   }
   add_ranges(first + elements);
 }
 
-void ViewChanges::FindAmax(const Output& output, Scratch& scratch) const {
+void ViewChanges::FindMatrixAmax(const Output& output, Scratch& scratch) const {
   const ChangedSlice& changed = slices_[output.slice];
   const quantise::TileGrid& grid = *changed.slice->grid;
-  const uint64_t first = output.to.block * uint64_t{grid.packed()} * kBlock;
-  const size_t count = scratch.candidates.size();
   scratch.matrix_amax.clear();
-  if (!changed.matrix_amax.empty()) {
-    const uint64_t elements = grid.shape().rows * grid.shape().columns;
-    size_t matrix = first / elements;
-    uint64_t end = (matrix + 1) * elements;
-    for (const uint32_t candidate : scratch.candidates) {
-      while (first + candidate >= end) {
-        ++matrix;
-        end += elements;
-      }
-      scratch.matrix_amax.push_back(changed.matrix_amax[matrix]);
+  if (changed.matrix_amax.empty()) return;
+  const uint64_t first = output.to.block * uint64_t{grid.packed()} * kBlock;
+  const uint64_t elements = grid.shape().rows * grid.shape().columns;
+  size_t matrix = first / elements;
+  uint64_t end = (matrix + 1) * elements;
+  for (const uint32_t candidate : scratch.candidates) {
+    while (first + candidate >= end) {
+      ++matrix;
+      end += elements;
     }
-  }
-  if (changed.amax.empty()) {
-    scratch.amax = scratch.matrix_amax;
-    return;
-  }
-  scratch.amax.resize(count);
-  quantise::TileCursor cursor(grid);
-  for (size_t i = 0; i < count; ++i) {
-    scratch.amax[i] = changed.amax[cursor.TileOf(first + scratch.candidates[i])];
+    scratch.matrix_amax.push_back(changed.matrix_amax[matrix]);
   }
 }
 
@@ -347,9 +349,10 @@ void ViewChanges::ListCodes(Output& output, Scratch& scratch) const {
   for (size_t i = 0; i < count; ++i) {
     scratch.before[i] = LoadBytes(codes.data() + (scratch.candidates[i] >> packed) * bytes, bytes);
   }
-  FindAmax(output, scratch);
+  FindMatrixAmax(output, scratch);
   quantise::QuantiseElements(ActiveInstructionSet(), grid.recipe(),
-                             std::as_bytes(std::span(scratch.elements)), scratch.amax,
+                             std::as_bytes(std::span(scratch.elements)),
+                             changed.amax.empty() ? scratch.matrix_amax : scratch.amax,
                              scratch.matrix_amax, scratch.codes);
   const uint32_t in_word = (1U << packed) - 1;
   const uint32_t bits = packed == 0 ? 8 : 4;  // of a code

@@ -56,6 +56,7 @@ class ViewChanges final : public WeightSource {
     uint32_t block = 0;
     std::vector<uint16_t> positions;
     std::vector<uint16_t> values;  // the elements there, of a slice that is quantised
+    std::vector<uint16_t> amax;    // of their tiles, before; empty: each element is a tile
   };
   // An amax that grew to `magnitude`, or may have shrunk.
   struct Moved {
@@ -89,15 +90,15 @@ class ViewChanges final : public WeightSource {
   void Decode(size_t slice, uint32_t block, Scratch& scratch) const;
   // Positions that changed, and the amax that moved.
   void FindMoved(Work& work, Scratch& scratch) const;
-  // Updates the amax of one slice, and lists the tiles whose scale moved.
+  // Updates the amax of one slice, and lists the tiles whose codes all are made again.
   void MoveTiles(size_t slice);
   void FindOutputs(size_t slice, std::span<const Work> works);
   void ListCopy(Output& output, Scratch& scratch) const;
   void ListScales(Output& output) const;
   void ListCodes(Output& output, Scratch& scratch) const;
   void FindCandidates(const Output& output, Scratch& scratch) const;
-  // The amax of the candidates' tiles and matrices.
-  void FindAmax(const Output& output, Scratch& scratch) const;
+  // The amax of the candidates' matrices.
+  void FindMatrixAmax(const Output& output, Scratch& scratch) const;
   static ListedChanges ChangesOf(const Output& output);
 
   Snapshot& trainer_;  // only read
@@ -105,7 +106,7 @@ class ViewChanges final : public WeightSource {
   ThreadPool& pool_;
   std::span<const ChangedSlice> slices_;
   std::vector<Scratch> scratch_;              // by worker
-  std::vector<std::vector<uint64_t>> tiles_;  // tiles whose scale moved, by slice, ascending
+  std::vector<std::vector<uint64_t>> tiles_;  // such tiles, by slice, ascending
   std::vector<std::vector<Range>> ranges_;    // their elements, by slice, ascending
   std::vector<Output> outputs_;
   std::vector<uint32_t> numbers_;  // by the view's rank block number: 0, or that in outputs_ plus 1

@@ -162,7 +162,10 @@ const MatrixAmax& ViewSnapshot::Measure(WeightVersion version, const CapturedVer
                                         ThreadPool& pool) {
   if (measured_ == version || view_.matrices().empty()) return matrix_amax_;
   const bool steps = LeadsFrom(trainer, measured_);
-  matrix_amax_.Measure(*trainer_->snapshot, ListableSlices(steps, trainer), pool);
+  // The tiles' are of the view's version, which is an older one if an exchange failed.
+  std::span<const std::vector<uint16_t>> tiles;
+  if (state_->snapshot->version() == measured_) tiles = amax_;
+  matrix_amax_.Measure(*trainer_->snapshot, ListableSlices(steps, trainer), tiles, pool);
   measured_ = version;
   return matrix_amax_;
 }

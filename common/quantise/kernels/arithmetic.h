@@ -116,6 +116,23 @@ DWS_QUANTISE_CODE typename Lanes::Words Encode(typename Lanes::Floats quotient) 
   }
 }
 
+// The value of the E4M3 code of a magnitude.
+template <typename Lanes>
+DWS_QUANTISE_CODE typename Lanes::Floats RoundToE4m3(typename Lanes::Words magnitude) {
+  using Words = typename Lanes::Words;
+  constexpr uint32_t kDropped = 23 - E4m3::kMantissa;
+  constexpr uint32_t kNormal = (128 - E4m3::kBias) << 23;
+  constexpr float kMagic = 0x1p14F;  // its last bit is the smallest step
+  magnitude = Lanes::Least(magnitude, Lanes::Same(E4m3::kLargest));
+  const Words odd = Lanes::And(Lanes::template Right<kDropped>(magnitude), Lanes::Same(1u));
+  const Words rounded =
+      Lanes::Plus(Lanes::Plus(magnitude, Lanes::Same((1u << (kDropped - 1)) - 1)), odd);
+  const Words normal = Lanes::And(rounded, Lanes::Same(~((1u << kDropped) - 1)));
+  const Words steps = Lanes::Bits(Lanes::Add(
+      Lanes::Add(Lanes::FromBits(magnitude), Lanes::Same(kMagic)), Lanes::Same(-kMagic)));
+  return Lanes::FromBits(Lanes::SelectLess(magnitude, Lanes::Same(kNormal), steps, normal));
+}
+
 // Rounds to the nearest BF16, a tie to the even one. `value` must not be a NaN.
 template <typename Lanes>
 DWS_QUANTISE_CODE typename Lanes::Floats RoundToBf16(typename Lanes::Floats value) {

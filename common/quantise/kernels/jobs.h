@@ -6,43 +6,72 @@
 
 namespace dws::quantise::kernels {
 
+// The tensor scale of the last element: most elements are in the same matrix as the one before.
+struct LastTensorScale {
+  uint32_t amax = UINT32_MAX;  // that of no matrix
+  TensorScale scale = {};
+};
+
 template <Rule kRule>
-DWS_QUANTISE_CODE float OperandOf(const ElementJob& job, uint64_t element) {
-  TensorScale tensor;
-  if constexpr (HasTensorScale(kRule)) tensor = MakeTensorScale<kRule>(job.tensor_amax[element]);
-  return MakeScale<kRule>(job.amax[element], tensor).operand;
+DWS_QUANTISE_CODE float OperandOf(const ElementJob& job, uint64_t element, LastTensorScale& last) {
+  if constexpr (HasTensorScale(kRule)) {
+    const uint32_t amax = job.tensor_amax[element];
+    if (amax != last.amax) last = {.amax = amax, .scale = MakeTensorScale<kRule>(amax)};
+  }
+  return MakeScale<kRule>(job.amax[element], last.scale).operand;
+}
+
+// The operands of the next elements; false: some must be encoded one by one.
+template <typename Lanes, Rule kRule>
+DWS_QUANTISE_CODE bool OperandsOf(const ElementJob& job, uint64_t first, LastTensorScale& last,
+                                  typename Lanes::Floats& operands) {
+  if constexpr (kRule == Rule::kNvfp4Modelopt || kRule == Rule::kNvfp4Compressed) {
+    const uint32_t tensor = job.tensor_amax[first];
+    if (tensor != last.amax) last = {.amax = tensor, .scale = MakeTensorScale<kRule>(tensor)};
+    bool together = IsModerate(last.scale);
+    for (uint32_t i = 0; i < Lanes::kWidth; ++i) {
+      together &= job.tensor_amax[first + i] == tensor;
+      together &= job.amax[first + i] < kInfinityBits >> 16;
+    }
+    const auto* const amax = reinterpret_cast<const std::byte*>(job.amax + first);
+    operands = Nvfp4Operands<Lanes, kRule>(Lanes::Load(amax), last.scale);
+    return together;
+  } else {
+    float each[Lanes::kWidth];
+    bool plain = true;
+    for (uint32_t i = 0; i < Lanes::kWidth; ++i) {
+      each[i] = OperandOf<kRule>(job, first + i, last);
+      plain = plain && IsPlain(StepOf(kRule), job.amax[first + i], each[i]);
+    }
+    operands = Lanes::LoadFloats(each);
+    return plain;
+  }
 }
 
 // Elements of any tiles.
 template <typename Lanes, Rule kRule>
 DWS_QUANTISE_CODE void RunJob(const ElementJob& job) {
-  constexpr Step kStep = StepOf(kRule);
+  LastTensorScale last;
   uint64_t done = 0;
   if constexpr (Lanes::kWidth > 1) {
     for (; done + Lanes::kWidth <= job.count; done += Lanes::kWidth) {
-      float operands[Lanes::kWidth];
-      bool plain = true;
-      for (uint32_t i = 0; i < Lanes::kWidth; ++i) {
-        const uint32_t amax = job.amax[done + i];
-        operands[i] = OperandOf<kRule>(job, done + i);
-        plain = plain && IsPlain(kStep, amax, operands[i]);
-      }
       const std::byte* const from = job.elements + done * 2;
-      if (plain) {
-        Lanes::StoreBytes(Encode<Lanes, CodesOf(kRule)>(Quotient<Lanes, kStep>(
-                              Lanes::Load(from), Lanes::LoadFloats(operands))),
+      typename Lanes::Floats operands;
+      if (OperandsOf<Lanes, kRule>(job, done, last, operands)) {
+        Lanes::StoreBytes(Encode<Lanes, CodesOf(kRule)>(
+                              Quotient<Lanes, StepOf(kRule)>(Lanes::Load(from), operands)),
                           job.codes + done);
         continue;
       }
       for (uint32_t i = 0; i < Lanes::kWidth; ++i) {
-        job.codes[done + i] =
-            static_cast<std::byte>(EncodeElement<kRule>(from + i * 2, operands[i]));
+        job.codes[done + i] = static_cast<std::byte>(
+            EncodeElement<kRule>(from + i * 2, OperandOf<kRule>(job, done + i, last)));
       }
     }
   }
   for (; done < job.count; ++done) {
     job.codes[done] = static_cast<std::byte>(
-        EncodeElement<kRule>(job.elements + done * 2, OperandOf<kRule>(job, done)));
+        EncodeElement<kRule>(job.elements + done * 2, OperandOf<kRule>(job, done, last)));
   }
 }
 

@@ -150,4 +150,37 @@ DWS_QUANTISE_CODE Scale MakeScale(uint32_t amax_bits, const TensorScale& tensor)
   }
 }
 
+// Returns whether Nvfp4Operands can compute with the scale of a matrix: nothing overflows or
+// vanishes.
+DWS_QUANTISE_CODE bool IsModerate(const TensorScale& tensor) {
+  return tensor.value > 0x1p-64F && tensor.value < 0x1p64F;
+}
+
+// The operands of NVFP4's tiles in one matrix, as MakeScale computes them one by one. `amax`:
+// finite; `tensor`: IsModerate.
+template <typename Lanes, Rule kRule>
+DWS_QUANTISE_CODE typename Lanes::Floats Nvfp4Operands(typename Lanes::Floats amax,
+                                                       const TensorScale& tensor) {
+  using Words = typename Lanes::Words;
+  if constexpr (kRule == Rule::kNvfp4Modelopt) {
+    const Words ratio =
+        Lanes::Bits(Lanes::Divide(amax, Lanes::Same(OneLane::Multiply(6, tensor.value))));
+    constexpr uint32_t kOne = 127U << 23;
+    constexpr uint32_t kLeast = (127U - 9) << 23;  // 2^-9
+    const Words not_zero = Lanes::SelectLess(ratio, Lanes::Same(1U), Lanes::Same(kOne), ratio);
+    const Words enough =
+        Lanes::SelectLess(not_zero, Lanes::Same(kLeast), Lanes::Same(kLeast), not_zero);
+    return Lanes::Multiply(RoundToE4m3<Lanes>(enough), Lanes::Same(tensor.value));
+  } else {
+    static_assert(kRule == Rule::kNvfp4Compressed);
+    const auto sixth = RoundToBf16<Lanes>(Lanes::Divide(amax, Lanes::Same(6.0F)));
+    const Words value = Lanes::Bits(
+        RoundToE4m3<Lanes>(Lanes::Bits(Lanes::Multiply(Lanes::Same(tensor.value), sixth))));
+    constexpr uint32_t kEighth = (127U - 3) << 23;  // 0.125
+    return Lanes::Divide(
+        Lanes::FromBits(Lanes::SelectLess(value, Lanes::Same(1U), Lanes::Same(kEighth), value)),
+        Lanes::Same(tensor.value));
+  }
+}
+
 }  // namespace dws::quantise

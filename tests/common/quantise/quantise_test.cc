@@ -203,6 +203,38 @@ TEST_CASE("elements one by one have the codes that their tiles have", "[quantise
   }
 }
 
+TEST_CASE("every instruction set has the same codes for any scales of tile and matrix",
+          "[quantise]") {
+  Random random(samples::TestSeed());
+  for (const Recipe& recipe : AllRecipes()) {
+    if (!recipe.has_tensor_scale) continue;
+    // Every amax of a tile with some of matrices, among them those that leave no usable scale; at
+    // times two matrices meet.
+    for (uint32_t of_matrix = 0; of_matrix < 0x8000; of_matrix += 0x1F + random.Below(0x3FF)) {
+      std::vector<uint16_t> amax;
+      std::vector<uint16_t> matrix_amax;
+      Bytes elements;
+      for (uint32_t of_tile = 0; of_tile < 0x8000; ++of_tile) {
+        amax.push_back(static_cast<uint16_t>(of_tile));
+        matrix_amax.push_back(
+            static_cast<uint16_t>(random.Chance(0.001) ? random.Below(0x8000) : of_matrix));
+        const uint64_t magnitude = random.Chance(0.5) ? of_tile : random.Below(of_tile + 1);
+        elements.push_back(static_cast<std::byte>(magnitude & 0xFF));
+        elements.push_back(static_cast<std::byte>(magnitude >> 8 | (random.Next() & 0x80)));
+      }
+      Bytes expected(amax.size());
+      QuantiseElements(InstructionSet::kPortable, recipe, elements, amax, matrix_amax, expected);
+      for (const InstructionSet set : kAllSets) {
+        if (set > MachineInstructionSet()) continue;
+        INFO(recipe.id << " " << ToString(set) << ", amax of the matrix " << of_matrix);
+        Bytes found(amax.size());
+        QuantiseElements(set, recipe, elements, amax, matrix_amax, found);
+        REQUIRE((found == expected));
+      }
+    }
+  }
+}
+
 TEST_CASE("tiles that changed blocks touch are all that changes", "[quantise]") {
   Random random(samples::TestSeed());
   for (const Recipe& recipe : AllRecipes()) {
