@@ -57,4 +57,13 @@ std::string EscapeUnprintable(std::string_view text) {
   return out;
 }
 
+std::string UnprintableIn(std::string_view name) {
+  const std::string escaped = EscapeUnprintable(name);
+  if (escaped == name) return "";
+  return fmt::format(
+      "'{}', shown here with escapes, has characters that cannot be printed: expected letters, "
+      "digits and other characters that can",
+      escaped);
+}
+
 }  // namespace dws

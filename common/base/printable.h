@@ -17,4 +17,8 @@ bool IsUnprintable(char32_t code_point);
 // backslashes included, so escaping twice changes nothing. Pure.
 std::string EscapeUnprintable(std::string_view text);
 
+// If `name` is not the same when it is escaped, returns a text that says so and quotes it escaped.
+// Empty: `name` can be printed unchanged. Pure.
+std::string UnprintableIn(std::string_view name);
+
 }  // namespace dws

@@ -62,12 +62,14 @@ Status CheckAlike(const Shard& a, const Shard& b) {
 
 }  // namespace
 
-Result<std::vector<std::vector<size_t>>> FindShared(std::span<const SharedParts> shares,
-                                                    const IsQuantised& quantised,
-                                                    const RankLayout& trainer) {
+Result<std::vector<std::vector<SharedSet>>> FindShared(std::span<const SharedParts> shares,
+                                                       const IsQuantised& quantised,
+                                                       const RankLayout& trainer) {
   const std::vector<Shard>& shards = trainer.shards();
-  std::vector<std::vector<size_t>> result;
+  std::vector<std::vector<SharedSet>> result;
+  std::vector<size_t> all;
   for (const SharedParts& parts : shares) {
+    std::vector<SharedSet>& of_parts = result.emplace_back();
     std::map<std::pair<std::string, std::string>, std::map<std::string, size_t>> sets;
     for (size_t i = 0; i < shards.size(); ++i) {
       if (!quantised(shards[i].tensor)) continue;
@@ -76,23 +78,21 @@ Result<std::vector<std::vector<size_t>>> FindShared(std::span<const SharedParts>
       sets[{std::move(split->before), std::move(split->after)}].emplace(std::move(split->part), i);
     }
     for (const auto& [around, members] : sets) {
-      std::vector<size_t>& set = result.emplace_back();
+      SharedSet& set = of_parts.emplace_back();
       for (const std::string& part : parts) {
         const auto member = members.find(part);
         if (member == members.end()) {
           return InvalidArgumentError(
               "tensor {}: it shares its scale with {}, which this trainer rank does not have, or "
-              "the "
-              "view leaves out; one rank has to hold both, or neither is quantised",
+              "which the view leaves out; one rank has to hold both, or neither is quantised",
               shards[members.begin()->second].tensor.name, around.first + part + around.second);
         }
         DWS_RETURN_IF_ERROR(CheckAlike(shards[members.begin()->second], shards[member->second]));
         set.push_back(member->second);
       }
+      all.insert(all.end(), set.begin(), set.end());
     }
   }
-  std::vector<size_t> all;
-  for (const std::vector<size_t>& set : result) all.insert(all.end(), set.begin(), set.end());
   std::ranges::sort(all);
   const auto twice = std::ranges::adjacent_find(all);
   if (twice != all.end()) {

@@ -20,14 +20,17 @@ using SharedParts = std::vector<std::string>;
 // Tells which of the trainer's tensors are quantised.
 using IsQuantised = std::function<bool(const TensorSpec&)>;
 
-// Returns the sets of the trainer's shards whose names differ only in such a part, as numbers in
-// trainer.shards(). A set has at least two shards, and a shard is in at most one set.
+// The trainer's shards that share one scale, as numbers in trainer.shards(); at least two.
+using SharedSet = std::vector<size_t>;
+
+// Returns, for each of `shares`, the sets of shards whose names differ only in such a part. A shard
+// is in at most one set.
 //
 // INVALID_ARGUMENT, naming the tensor: a tensor of a set is missing in this rank's layout (so its
 // amax cannot be known), or is not quantised while the others are; or stacks have different
 // matrices or cuts.
-Result<std::vector<std::vector<size_t>>> FindShared(std::span<const SharedParts> shares,
-                                                    const IsQuantised& quantised,
-                                                    const RankLayout& trainer);
+Result<std::vector<std::vector<SharedSet>>> FindShared(std::span<const SharedParts> shares,
+                                                       const IsQuantised& quantised,
+                                                       const RankLayout& trainer);
 
 }  // namespace dws::quantise

@@ -96,11 +96,8 @@ Result<View> ParseView(std::string_view name) {
     return InvalidArgumentError("a view's name has {} bytes, at most {} are supported", name.size(),
                                 limits::kViewNameBytesMax);
   }
-  if (const std::string escaped = EscapeUnprintable(name); escaped != name) {
-    return InvalidArgumentError(
-        "view '{}', shown here with escapes, has characters that cannot be printed: expected "
-        "letters, digits and other characters that can",
-        escaped);
+  if (const std::string unprintable = UnprintableIn(name); !unprintable.empty()) {
+    return InvalidArgumentError("view {}", unprintable);
   }
   View view;
   std::string_view rest = name;
@@ -206,16 +203,17 @@ Result<std::map<size_t, size_t>> ViewLayout::FindMatrixTensors(const View& view,
   const std::vector<Shard>& shards = trainer.shards();
   const auto quantised = [&view](const TensorSpec& tensor) { return view.Quantises(tensor); };
   DWS_ASSIGN_OR_RETURN(const auto shared, FindShared(view.shares, quantised, trainer));
-  for (const SharedParts& parts : view.shares) {
-    DWS_ASSIGN_OR_RETURN(const auto sets, FindShared(std::span(&parts, 1), quantised, trainer));
-    if (sets.empty()) unused_shares_.push_back(fmt::format("{}", fmt::join(parts, "+")));
-  }
   std::map<size_t, size_t> set;
   for (size_t i = 0; i < shards.size(); ++i) {
     if (quantised(shards[i].tensor)) set[i] = i;
   }
-  for (const std::vector<size_t>& members : shared) {
-    for (const size_t member : members) set[member] = members.front();
+  for (size_t s = 0; s < shared.size(); ++s) {
+    if (shared[s].empty()) {
+      unused_shares_.push_back(fmt::format("{}", fmt::join(view.shares[s], "+")));
+    }
+    for (const SharedSet& members : shared[s]) {
+      for (const size_t member : members) set[member] = members.front();
+    }
   }
   std::map<size_t, uint32_t> parts;  // so far, by set
   for (const auto& [i, of] : set) {

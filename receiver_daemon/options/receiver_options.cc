@@ -48,11 +48,8 @@ std::vector<std::string> PlainPeerNames(const ReceiverOptions& options) {
 Status CheckPlainPeer(const ReceiverOptions& options, const PlainPeer& peer) {
   DWS_CHECK(!options.tls.given());  // with TLS there are no PlainPeers
   if (options.insecure) return OkStatus();
-  return FailedPreconditionError(
-      "--{} {} without TLS: anybody who takes that port can give this engine weights. On one host "
-      "give unix: and the daemon's --socket, else --tls-ca, --tls-cert and --tls-key "
-      "(`dws-certificates` makes them), or --insecure if every user and the network are trusted",
-      peer.option, peer.address);
+  return PlainPeerError(fmt::format("--{} {}", peer.option, peer.address),
+                        "give this engine weights");
 }
 
 std::vector<OptionMistake> ServePeersMistakes(const ReceiverOptions& options) {

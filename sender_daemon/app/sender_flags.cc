@@ -142,13 +142,7 @@ void FinishTrainFlags(Config& config, const SenderOptions& options) {
   }
   if (options.insecure) return;
   for (const std::string& peer : PlainTrainPeers(options)) {
-    config.Reject(
-        "train-peers",
-        fmt::format("{} without TLS: anybody who takes that port can speak for that rank. On one "
-                    "host give unix: and the sender's --socket, else --tls-ca, --tls-cert and "
-                    "--tls-key (`dws-certificates` makes them), or --insecure if every user and "
-                    "the network are trusted",
-                    peer));
+    config.Reject("train-peers", Message(PlainPeerError(peer, "speak for that rank")));
   }
 }
 

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "common/base/clock.h"
 #include "common/base/status.h"
@@ -25,6 +26,12 @@ namespace dws {
 struct PlaceFailure {
   std::string reason;
   Duration lasts{};
+
+  // Names the view that this place lacks because of it; empty: the trainer's own tensors.
+  PlaceFailure Of(const std::string& view) && {
+    if (!view.empty()) reason = fmt::format("view '{}': {}", view, reason);
+    return std::move(*this);
+  }
 };
 
 // Lifecycle: Start, then Stop or the destructor. Everything that `step` uses must outlive it.

@@ -181,9 +181,7 @@ bool SharedSink::settled() const {
 std::optional<PlaceFailure> SharedSink::failure() const {
   for (const auto& [view, publisher] : published_) {
     auto failure = publisher->failure();
-    if (!failure.has_value()) continue;
-    if (!view.empty()) failure->reason = fmt::format("view '{}': {}", view, failure->reason);
-    return failure;
+    if (failure.has_value()) return std::move(*failure).Of(view);
   }
   return lacking_.failure();
 }

@@ -108,10 +108,8 @@ std::optional<PlaceFailure> SlimeSink::failure() const {
   if (publisher_ == nullptr) return std::nullopt;
   if (auto lacking = lacking_.failure(); lacking.has_value()) return lacking;
   auto failure = publisher_->failure();
-  if (failure.has_value() && !view_.empty()) {
-    failure->reason = fmt::format("view '{}': {}", view_, failure->reason);
-  }
-  return failure;
+  if (!failure.has_value()) return std::nullopt;
+  return std::move(*failure).Of(view_);
 }
 
 void SlimeSink::Stop() {

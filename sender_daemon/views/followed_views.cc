@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <iterator>
 #include <optional>
 #include <set>
 #include <utility>
@@ -165,8 +164,7 @@ bool FollowedViews::Exchanges(const ViewSnapshot& view) const {
   return exchange_ != nullptr && view.view().recipe().has_tensor_scale;
 }
 
-FollowedViews::Untold FollowedViews::MessageOf(const Followed& followed,
-                                               WeightVersion version) const {
+UntoldAmax FollowedViews::MessageOf(const Followed& followed, WeightVersion version) const {
   ViewSnapshot& view = *followed.view;
   const MatrixAmax& amax = view.Measure(version, nullptr, parts_.pool);
   return {.view = followed.view,
@@ -176,7 +174,7 @@ FollowedViews::Untold FollowedViews::MessageOf(const Followed& followed,
 }
 
 // A rank without parts of its own is asked, too, because the others cannot know that.
-void FollowedViews::Tell(Untold untold) {
+void FollowedViews::Tell(UntoldAmax untold) {
   const std::string name = untold.view->view().layout().view();
   ObjectExchange::Take take;
   if (untold.view->is_divided()) {
@@ -191,13 +189,7 @@ void FollowedViews::Tell(Untold untold) {
         if (!object.empty()) DWS_RETURN_IF_ERROR(all.Add(object));
       }
       DWS_ASSIGN_OR_RETURN(MatrixAmax::Others others, std::move(all).Finish());
-      {
-        MutexLock lock(mutex_);
-        Arrived& known = arrived_[name];
-        if (known.view.lock() == view && known.version > version) return OkStatus();
-        known = {.view = view, .version = version, .others = std::move(others)};
-      }
-      arrival_.NotifyAll();
+      if (!awaited_.Arrive(name, view, version, std::move(others))) return OkStatus();
       // If nobody takes it there, the next version does when it begins.
       (void)parts_.executor.Post([this, name] {
         const auto found = followed_.find(name);
@@ -212,77 +204,45 @@ void FollowedViews::Tell(Untold untold) {
   if (!begun.ok()) {
     LogWarning("view_not_exchanged",
                {{"view", name}, {"version", untold.version.value()}, {"reason", Message(begun)}});
-    MutexLock lock(mutex_);
-    const auto found = behind_.find(name);
-    if (found != behind_.end()) found->second.untold = begun;
+    awaited_.NoteUntold(name, begun);
   }
 }
 
 void FollowedViews::OnRecorded(WeightVersion version) {
-  std::vector<Untold> untold;
-  {
-    MutexLock lock(mutex_);
-    std::erase_if(untold_, [&](Untold& one) {
-      if (one.version == version) untold.push_back(std::move(one));
-      return one.version <= version;
-    });
-  }
-  for (Untold& one : untold) Tell(std::move(one));
+  for (UntoldAmax& one : awaited_.Recorded(version)) Tell(std::move(one));
 }
 
 void FollowedViews::Await(const std::string& name, Followed& followed, Pending pending) {
   followed.pending = std::move(pending);
-  MutexLock lock(mutex_);
-  behind_.try_emplace(name, Behind{.since = parts_.clock.Now(), .untold = OkStatus()})
-      .first->second.untold = OkStatus();
+  awaited_.Begin(name);
 }
 
 std::string FollowedViews::Lacks(const std::string& name) const {
-  Status why;
-  {
-    MutexLock lock(mutex_);
-    const auto found = behind_.find(name);
-    if (found != behind_.end()) why = found->second.untold;
-  }
+  Status why = awaited_.WhyUntold(name);
   if (why.ok()) why = exchange_->Awaited(ExchangedName(name));
   return why.ok() ? "this sender has not recorded the version yet" : std::string(Message(why));
 }
 
 std::optional<PlaceFailure> FollowedViews::failure() const {
   const std::set<std::string> names = parts_.hub.FollowedViews();
-  std::string name;
-  Duration lasts = kExchangeWait;
-  {
-    MutexLock lock(mutex_);
-    for (const auto& [view, behind] : behind_) {
-      const Duration one = parts_.clock.Now() - behind.since;
-      if (one <= lasts || (!names.contains(view) && !IsIn(parts_.kept, view))) continue;
-      lasts = one;
-      name = view;
-    }
-  }
-  if (name.empty()) return std::nullopt;
-  return PlaceFailure{
-      .reason = fmt::format("view '{}' does not get the trainer's versions: {}", name, Lacks(name)),
-      .lasts = lasts};
+  const auto behind = awaited_.LongestBehind(kExchangeWait, [&](const std::string& view) {
+    return names.contains(view) || IsIn(parts_.kept, view);
+  });
+  if (!behind.has_value()) return std::nullopt;
+  return PlaceFailure{.reason = fmt::format("view '{}' does not get the trainer's versions: {}",
+                                            behind->first, Lacks(behind->first)),
+                      .lasts = behind->second};
 }
 
 void FollowedViews::Complete(const std::string& name, Followed& followed) {
   if (!followed.pending.has_value() || open_) return;
   const Pending& pending = *followed.pending;
-  MatrixAmax::Others others;
-  {
-    MutexLock lock(mutex_);
-    const auto found = arrived_.find(name);
-    if (found == arrived_.end() || !found->second.IsFor(followed)) return;
-    others = std::move(found->second.others);
-    arrived_.erase(found);
-    behind_.erase(name);
-  }
+  const auto others = awaited_.Take(name, followed.view, pending.version);
+  if (!others.has_value()) return;
   DWS_CHECK(trainer_->snapshot->version() == pending.version);
   const TimePoint began = parts_.clock.Now();
   Retain(followed,
-         followed.view->CaptureVersion(pending.version, pending.steps.get(), parts_.pool, &others),
+         followed.view->CaptureVersion(pending.version, pending.steps.get(), parts_.pool, &*others),
          began);
   parts_.on_captured(parts_.clock.Now() - began);
   followed.pending.reset();
@@ -295,14 +255,7 @@ void FollowedViews::OnOpening() {
   for (auto& [name, followed] : followed_) {
     if (!followed.pending.has_value()) continue;
     const WeightVersion version = followed.pending->version;
-    {
-      MutexLock lock(mutex_);
-      while (followed.in_time && parts_.clock.Now() < until) {
-        const auto found = arrived_.find(name);
-        if (found != arrived_.end() && found->second.IsFor(followed)) break;
-        arrival_.WaitFor(mutex_, until - parts_.clock.Now());
-      }
-    }
+    if (followed.in_time) awaited_.WaitUntil(until, name, followed.view, version);
     Complete(name, followed);
     if (!followed.pending.has_value()) continue;
     followed.pending.reset();
@@ -360,10 +313,7 @@ void FollowedViews::Forget() {
 
 void FollowedViews::ForgetExchanges() {
   if (exchange_ != nullptr) exchange_->BeginAgain();
-  MutexLock lock(mutex_);
-  untold_.clear();
-  arrived_.clear();
-  behind_.clear();
+  awaited_.Clear();
 }
 
 void FollowedViews::OnGivenUp() {
@@ -385,12 +335,7 @@ void FollowedViews::DropUnused() {
     LogInfo("view_dropped", {{"view", it->first}, {"reason", "nobody follows it"}});
     parts_.hub.SetView(it->first, nullptr);
     if (exchange_ != nullptr) exchange_->End(ExchangedName(it->first));
-    {
-      MutexLock lock(mutex_);
-      behind_.erase(it->first);
-      arrived_.erase(it->first);
-      std::erase_if(untold_, [&](const Untold& one) { return one.view == it->second.view; });
-    }
+    awaited_.Drop(it->first, it->second.view);
     it = followed_.erase(it);
   }
 }
@@ -401,7 +346,7 @@ std::vector<ViewJob> FollowedViews::OnCaptured(const CapturedVersion& captured) 
   std::vector<ViewJob> jobs;
   if (followed_.empty()) return jobs;
   const TimePoint began = parts_.clock.Now();
-  std::vector<Untold> untold;
+  std::vector<UntoldAmax> untold;
   std::shared_ptr<const CapturedVersion> steps;
   for (auto& [name, followed] : followed_) {
     if (followed.view == nullptr) continue;
@@ -422,10 +367,7 @@ std::vector<ViewJob> FollowedViews::OnCaptured(const CapturedVersion& captured) 
     }
     if (Exchanges(view)) untold.push_back(MessageOf(followed, captured.version));
   }
-  {
-    MutexLock lock(mutex_);
-    std::ranges::move(untold, std::back_inserter(untold_));
-  }
+  awaited_.Keep(std::move(untold));
   if (!jobs.empty()) parts_.on_captured(parts_.clock.Now() - began);
   return jobs;
 }

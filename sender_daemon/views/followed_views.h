@@ -26,7 +26,7 @@
 #include "sender_daemon/publish/offer_loop.h"
 #include "sender_daemon/publish/publish_pipeline.h"
 #include "sender_daemon/serve/receiver_hub.h"
-#include "sender_daemon/views/rank_amax.h"
+#include "sender_daemon/views/awaited_amax.h"
 #include "sender_daemon/views/view_snapshot.h"
 
 namespace dws {
@@ -48,7 +48,7 @@ class FollowedViews {
     std::function<void(const RankStatePtr&)> on_late;
     std::function<void()> on_left_out;  // a view has left out a version
   };
-  explicit FollowedViews(const Parts& parts) : parts_(parts) {}
+  explicit FollowedViews(const Parts& parts) : parts_(parts), awaited_(parts.clock) {}
 
   // Before the first call of another method. Null: this sender knows none of the other ranks.
   void SetExchange(ObjectExchange* exchange) { exchange_ = exchange; }
@@ -93,28 +93,6 @@ class FollowedViews {
     std::optional<Pending> pending = std::nullopt;
     bool in_time = true;  // the last exchange was: the next one is waited for
   };
-  // What a view tells the other ranks once the version is recorded.
-  struct Untold {
-    std::shared_ptr<ViewSnapshot> view;
-    WeightVersion version;
-    std::vector<std::byte> message;
-  };
-  // What the other ranks have told. The view is of one stream and layout, so the version names one
-  // state of weights.
-  struct Arrived {
-    std::weak_ptr<const ViewSnapshot> view;
-    WeightVersion version;
-    MatrixAmax::Others others;
-
-    bool IsFor(const Followed& followed) const {
-      return view.lock() == followed.view && followed.pending.has_value() &&
-             version == followed.pending->version;
-    }
-  };
-  struct Behind {
-    TimePoint since;
-    Status untold;  // why the other ranks could not be told our amax of the newest version
-  };
   void BeginAsked();
   Status Begin(const std::string& name, const RetainedVersionPtr& former = nullptr);
   std::shared_ptr<DeviceTiles> Device();
@@ -127,8 +105,8 @@ class FollowedViews {
                       uint32_t world_size) const;
   bool Exchanges(const ViewSnapshot& view) const;
   // The view's amax of the trainer's version, which was measured.
-  Untold MessageOf(const Followed& followed, WeightVersion version) const;
-  void Tell(Untold untold);
+  UntoldAmax MessageOf(const Followed& followed, WeightVersion version) const;
+  void Tell(UntoldAmax untold);
   // The view's version awaits the other ranks' amax.
   void Await(const std::string& name, Followed& followed, Pending pending);
   // Why it has not come.
@@ -141,12 +119,8 @@ class FollowedViews {
   const Parts parts_;
   ObjectExchange* exchange_ = nullptr;
   mutable Mutex mutex_;
-  CondVar arrival_;
   std::map<std::string, std::vector<Refused>> asked_ GUARDED_BY(mutex_);  // since the last task
-  std::vector<Untold> untold_ GUARDED_BY(mutex_);
-  std::map<std::string, Arrived> arrived_ GUARDED_BY(mutex_);  // by name
-  // By name: views that await other ranks' amax of a version, or have left versions out.
-  std::map<std::string, Behind> behind_ GUARDED_BY(mutex_);
+  AwaitedAmax awaited_;
   // On the executor:
   bool open_ = false;
   RankStatePtr trainer_;

@@ -8,13 +8,12 @@
 #include "common/base/check.h"
 #include "common/proto_convert/convert.h"
 #include "proto/view_amax.pb.h"
+#include "sender_daemon/views/steps.h"
 
 namespace dws {
 namespace {
 
 using quantise::ViewLayout;
-
-constexpr uint16_t kMagnitudeMax = 0x7FFF;  // a NaN
 
 std::map<size_t, const ViewLayout::MatrixTensor*> ByShard(const ViewLayout& view) {
   std::map<size_t, const ViewLayout::MatrixTensor*> tensors;
@@ -118,7 +117,7 @@ Status OtherAmax::Add(ByteSpan bytes) {
     known_[place->matrices][place->part] = true;
     for (size_t i = 0; i < amax.size(); ++i) {
       const auto magnitude = LoadLe<uint16_t>(AsBytes(part.amax()).data() + i * sizeof(uint16_t));
-      if (magnitude > kMagnitudeMax) {
+      if (magnitude != Magnitude(magnitude)) {
         return InvalidArgumentError(
             "tensor {}, slice {}: expected a magnitude of BF16, without a sign, found bits {:#06x}",
             name, part.slice(), magnitude);

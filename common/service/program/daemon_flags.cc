@@ -95,15 +95,6 @@ CLI::Option* AddQuarantineFlag(CLI::App& app, bool& quarantine) {
       "refusing to start");
 }
 
-std::string UnprintableIn(const std::string& id) {
-  const std::string escaped = EscapeUnprintable(id);
-  if (escaped == id) return "";
-  return fmt::format(
-      "'{}', shown here with escapes, has characters that cannot be printed: expected letters, "
-      "digits and other characters that can",
-      escaped);
-}
-
 CLI::Option* AddIdFlag(CLI::App& app, const std::string& name, std::string& id,
                        const std::string& help) {
   const auto check = [](const std::string& text) {

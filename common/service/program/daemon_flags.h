@@ -62,11 +62,6 @@ CLI::Option* AddProfileFlag(CLI::App& app, ProfileChoice& profile, const std::st
 // --quarantine-damaged-ledger.
 CLI::Option* AddQuarantineFlag(CLI::App& app, bool& quarantine);
 
-// If `id` has control characters, direction marks or bytes that are not UTF-8 (see
-// common/base/printable.h), returns a text that says so and quotes it escaped. Empty: `id` can be
-// printed unchanged.
-std::string UnprintableIn(const std::string& id);
-
 // An id of at most limits::kIdBytesMax bytes, not empty, that can be printed unchanged.
 CLI::Option* AddIdFlag(CLI::App& app, const std::string& name, std::string& id,
                        const std::string& help);

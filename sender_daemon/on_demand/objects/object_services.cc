@@ -48,9 +48,8 @@ class PutCall final : public grpc::ServerReadReactor<v1::PutObjectChunk> {
     const RankObjectKey key{.name = chunk_.key().name(), .number = chunk_.key().number()};
     if (key.name.starts_with(kExchangedName)) {
       return InvalidArgumentError(
-          "{}: expected a name that does not begin with '{}', which the senders use themselves: "
-          "put "
-          "it under another name",
+          "{}: expected a name that does not begin with '{}', as the senders' own do: put it "
+          "under another name",
           ToString(key), kExchangedName);
     }
     std::optional<std::string> over_because;

@@ -324,7 +324,8 @@ def _folder(request: Any) -> str:
 
 
 def _alike(registered: Any, made: Any, values: bool) -> bool:
-    """Returns whether two of vLLM's LoRAModels have the same modules, ranks and shapes, and the same values too."""
+    """Returns whether two of vLLM's LoRAModels have the same modules and ranks, and tensors of the same shapes and
+    types on the same devices; with `values`, whether they also have the same bits."""
     if set(registered.loras) != set(made.loras):
         return False
     for name, one in registered.loras.items():
