@@ -87,7 +87,10 @@ Result<bool> SharedPublisher::Work(const RankStatePtr& offered) {
   // Also where a version does not fit: a welcome may.
   const bool fits_not = absl::IsResourceExhausted(written.status());
   if (begun.ok() && (written.ok() || fits_not) && progress_->unreported.empty()) {
-    const Status kept = progress_->writer.KeepWelcome(hub_.clock().Now());
+    Status kept = progress_->writer.KeepWelcome(hub_.clock().Now());
+    if (kept.ok() && progress_->last.has_value()) {
+      kept = progress_->reach.Look(*progress_->catalog, *progress_->last, hub_.clock().Now());
+    }
     if (written.ok() && !kept.ok()) written = kept;
   }
   // This also runs after a failed write: removing old versions may make the room that the write
@@ -185,7 +188,8 @@ Status SharedPublisher::Adopt(RankStatePtr state) {
 bool SharedPublisher::RepairDue() {
   if (hub_.clock().Now() < repair_.not_before) return false;
   // The receiver may have continued meanwhile.
-  repair_.due = (repair_.due && receivers_->Stuck()) || FullAsked();
+  repair_.due =
+      (repair_.due && receivers_->Stuck()) || FullAsked() || !progress_->reach.cut_off().ok();
   return repair_.due;
 }
 
@@ -227,8 +231,9 @@ Result<bool> SharedPublisher::WriteNext() {
     }
     DWS_RETURN_IF_ERROR(WriteDelta(*next));
   } else if (RepairDue() && progress_->full_gone != progress_->last) {
-    LogWarning(FullAsked() ? "shared_full_asked" : "shared_repair",
-               {{"version", newest->version.value()}});
+    LogWarning(
+        FullAsked() ? "shared_full_asked" : "shared_repair",
+        {{"version", newest->version.value()}, {"reason", Message(progress_->reach.cut_off())}});
     DWS_RETURN_IF_ERROR(WriteAnchor(newest, nullptr));
     return true;
   }
@@ -334,7 +339,10 @@ Status SharedPublisher::NoteWritten(const RetainedVersion& version, uint64_t byt
                                     uint64_t SharedView::*kind) {
   progress_->catalog->Forget(version.version);  // its manifest has changed
   progress_->last = std::max(progress_->last.value_or(version.version), version.version);
-  if (kind == &SharedView::anchors) progress_->reachable = progress_->last;
+  if (kind == &SharedView::anchors) {
+    progress_->reachable = progress_->last;
+    progress_->reach = ReachWatch();
+  }
   progress_->unreported.push_back({.version = version.version, .bytes = bytes, .kind = kind});
   return Report();
 }

@@ -36,9 +36,9 @@
 #include "common/base/threads/mutex.h"
 #include "common/model/delta_profile.h"
 #include "common/transport/s3/store.h"
-#include "common/transport/shared_fs/version_catalog.h"
 #include "common/transport/shared_fs/visibility_hook.h"
 #include "sender_daemon/publish/offer_loop.h"
+#include "sender_daemon/shared/reach_watch.h"
 #include "sender_daemon/shared/shared_receivers.h"
 #include "sender_daemon/shared/shared_writer.h"
 
@@ -132,8 +132,9 @@ class SharedPublisher {
     bool begun = false;
     bool views_retired = false;
     std::optional<shared::VersionCatalog> catalog;  // the contents of the directory; set by Begin
-    std::optional<WeightVersion> last;              // written
-    std::vector<Unreported> unreported;             // in the order of writing
+    ReachWatch reach;
+    std::optional<WeightVersion> last;   // written
+    std::vector<Unreported> unreported;  // in the order of writing
     std::optional<PendingFull> pending_full;
     size_t deltas = 0;  // since the last anchor or pending_full
     uint64_t delta_bytes = 0;
@@ -141,7 +142,7 @@ class SharedPublisher {
     // Newest version when an anchor was completed last: what leads to it leads to all up to this.
     std::optional<WeightVersion> reachable;
   };
-  // A repair: the directory has damaged data, or lacks a file or full tensors that a receiver asks
+  // A repair: the directory has damaged data, or lacks a file, or full tensors that a receiver asks
   // for. So the newest version is written completely and as an anchor, even if it is there already.
   // Repairs are kept apart in time: a receiver whose own disk is bad finds damage in every version.
   struct Repair {

@@ -123,6 +123,13 @@ struct Directory {
       files.SetContent(to + "/" + name, files.Content(from + "/" + name));
     }
   }
+  void Remove(uint64_t version) {
+    const std::vector<std::string> names = *files.List(Folder(version));
+    for (const std::string& name : names) {
+      REQUIRE(files.Remove(fmt::format("{}/{}", Folder(version), name)).ok());
+    }
+    REQUIRE(files.RemoveFolder(Folder(version)).ok());
+  }
   std::string Refusal(SharedSource source) {
     return std::string(Message(source.Look(std::nullopt).status()));
   }

@@ -276,6 +276,49 @@ TEST_CASE("a repair is retried until it works but not made for every version", "
   CHECK(directory.publisher.view().anchors == anchors + 1);
 }
 
+TEST_CASE("versions whose files somebody removed are published again", "[shared_fs]") {
+  Directory directory;
+  for (uint64_t version = 1; version <= 4; ++version) REQUIRE(directory.Publish(version).ok());
+  const uint64_t removed = GENERATE(1, 3, 4);
+  const std::string fault = GENERATE("folder", "manifest", "part of the manifest");
+  CAPTURE(removed, fault);
+  const std::string manifest =
+      fmt::format("{}/{}", directory.Folder(removed), shared::kManifestName);
+  if (fault == "folder") {
+    directory.Remove(removed);
+  } else if (fault == "manifest") {
+    REQUIRE(directory.files.Remove(manifest).ok());
+  } else {
+    directory.files.SetContent(manifest, {std::byte{1}});
+  }
+  CHECK(directory.Offered() != std::vector<uint64_t>{1, 2, 3, 4});
+  directory.clock.Pass(ReachWatch::kInterval);
+  for (int look = 0; look < 3; ++look) REQUIRE(directory.Write().ok());
+  CHECK(directory.publisher.view().anchors == 2);
+  REQUIRE(directory.Offered() != std::vector<uint64_t>());
+  CHECK(directory.Offered().back() == 4);
+  CHECK(*directory.Read(4) == directory.rank.At(4));
+  REQUIRE(directory.Publish(5).ok());
+  CHECK(*directory.Read(5) == directory.rank.At(5));
+  // Once.
+  for (int look = 0; look < 5; ++look) {
+    directory.clock.Pass(ReachWatch::kInterval);
+    REQUIRE(directory.Write().ok());
+  }
+  CHECK(directory.publisher.view().anchors == 2);
+}
+
+TEST_CASE("a receiver names a version to which nothing leads", "[shared_fs]") {
+  Directory directory;
+  for (uint64_t version = 1; version <= 4; ++version) REQUIRE(directory.Publish(version).ok());
+  SharedSource source = directory.Source();
+  CHECK(source.Look(std::nullopt)->trouble.ok());
+  directory.Remove(3);
+  const auto offer = source.Look(std::nullopt);
+  CHECK(offer->versions.back() == WeightVersion(2));
+  CHECK(Message(offer->trouble) == "version 4 cannot be reached: version 3 is not available");
+}
+
 TEST_CASE("a starting sender removes nothing until live receivers have had time to report",
           "[shared_fs]") {
   Directory directory(2);

@@ -39,10 +39,9 @@ class VersionSet {
   // a version with digests only. Leaves out versions above the newest one of the highest epoch: its
   // sender does not know them.
   std::vector<WeightVersion> Reachable(size_t count_max) const;
-
- private:
   VersionName NewestOfNewestEpoch() const;  // version 0 when empty
 
+ private:
   std::map<VersionName, ManifestPtr> versions_;
 };
 

@@ -147,6 +147,10 @@ Result<std::optional<SharedSource::Offer>> SharedSource::LookAt(const std::strin
       DWS_RETURN_IF_ERROR(WhyNone(*catalog_));
       return std::optional<Offer>();
     }
+    const WeightVersion last = catalog_->versions().NewestOfNewestEpoch().version;
+    if (offer.trouble.ok() && last > offer.versions.back()) {
+      offer.trouble = catalog_->versions().FromAnchor(last).status();
+    }
     newest = catalog_->versions().Find(offer.versions.back());
   }
   offer.newest_token = newest->state_token;

@@ -1,0 +1,26 @@
+// The catalog keeps manifests of folders that are still there, so it is made to forget them.
+#include "sender_daemon/shared/reach_watch.h"
+
+#include <utility>
+
+namespace dws {
+
+Status ReachWatch::Look(shared::VersionCatalog& catalog, WeightVersion newest, TimePoint now) {
+  if (now < look_at_) return OkStatus();
+  look_at_ = now + kInterval;
+  if (const auto path = catalog.versions().FromAnchor(newest); path.ok()) {
+    for (const shared::ManifestPtr& delta : path->deltas) catalog.Forget(delta->name.version);
+    catalog.Forget(path->anchor->name.version);
+  }
+  DWS_RETURN_IF_ERROR(catalog.Refresh());
+  const Status& trouble = catalog.trouble();
+  const bool all_read = trouble.ok() || absl::IsDataLoss(trouble);
+  const Status reached = catalog.versions().FromAnchor(newest).status();
+  const bool found = all_read && absl::IsAborted(reached);  // else there are digests, or a way
+  const bool again = std::exchange(found_, found);
+  cut_off_ = found && again ? reached : OkStatus();
+  if (found && !again) look_at_ = now;
+  return OkStatus();
+}
+
+}  // namespace dws

@@ -1,0 +1,31 @@
+// Finds out that files of published versions were removed from a shared directory by somebody else,
+// so that receivers cannot reach the newest version any longer.
+#pragma once
+
+#include <chrono>
+
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "common/transport/shared_fs/version_catalog.h"
+
+namespace dws {
+
+// Lifecycle: until the next version with full tensors. Threads: one at a time.
+class ReachWatch {
+ public:
+  static constexpr Duration kInterval = std::chrono::minutes(1);
+
+  // Once in kInterval, reads again what leads to `newest`. Errors as VersionCatalog::Refresh.
+  Status Look(shared::VersionCatalog& catalog, WeightVersion newest, TimePoint now);
+
+  // Why receivers cannot reach it, if two looks, one after the other, have found that: a place may
+  // show files late.
+  const Status& cut_off() const { return cut_off_; }
+
+ private:
+  TimePoint look_at_;
+  bool found_ = false;  // by the last look
+  Status cut_off_;
+};
+
+}  // namespace dws
