@@ -66,8 +66,14 @@ void FollowedViews::BeginAsked() {
   }
   for (const auto& [name, receivers] : asked) {
     const Status begun = Begin(name);
-    if (begun.ok()) continue;
-    LogWarning("view_refused", {{"view", name}, {"reason", Message(begun)}});
+    if (begun.ok()) {
+      refused_.erase(name);
+      continue;
+    }
+    if (refused_.size() > limits::kViewsFollowedMax) refused_.clear();  // anybody names views
+    if (std::exchange(refused_[name], begun) != begun) {
+      LogWarning("view_refused", {{"view", name}, {"reason", Message(begun)}});
+    }
     for (const Refused& tell : receivers) tell(begun);
   }
 }

@@ -126,6 +126,7 @@ class FollowedViews {
   RankStatePtr trainer_;
   std::weak_ptr<DeviceTiles> device_;         // of trainer_; the views have it
   std::map<std::string, Followed> followed_;  // by name
+  std::map<std::string, Status> refused_;     // by name: why, as logged last; they ask again
 };
 
 }  // namespace dws

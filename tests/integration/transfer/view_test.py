@@ -86,7 +86,7 @@ class ViewCase(IntegrationCase):
     def begin(
         self, shapes: dict[str, tuple[int, ...]], cuts: Any = None, flags: Sequence[str] = ()
     ) -> None:
-        self.cluster.start_sender(0, *flags)
+        self.sender = self.cluster.start_sender(0, *flags)
         self.dws_trainer = self.trainer()
         specs = [dws.TensorSpec(n, dws.DType.BF16, s) for n, s in shapes.items()]
         self.source = self.dws_trainer.register(specs, cuts=cuts, views="numpy")
@@ -371,8 +371,10 @@ class ViewTest(ViewCase):
             ("fp8-block128/deepseek", "needs cuts of dimension 0 at multiples of 128"),
             ("fp8-tensor/vllm,share=proj+gate", "gate.weight, which this trainer rank does not have, or"),
         ):
-            receiver = self.cluster.start_receiver(f"refused-{reason[:5].strip()}", f"--view={view}")
-            eventually(lambda: reason in receiver.log_tail(50), receiver.log_tail)
+            for number in range(2):
+                receiver = self.cluster.start_receiver(f"refused-{reason[:5].strip()}-{number}", f"--view={view}")
+                eventually(lambda: reason in receiver.log_tail(50), receiver.log_tail)
+        self.assertEqual(self.sender.logged("view_refused"), 2)  # receivers ask again and again
         # The trainer's own tensors are served all the same.
         engine, live, _ = self.attach("")
         self.check(engine, live, "")
