@@ -294,10 +294,12 @@ Status SharedPublisher::WriteAnchor(const RetainedVersionPtr& version,
   const size_t deltas = delta == nullptr ? progress_->deltas : 0;
   const uint64_t delta_bytes = delta == nullptr ? progress_->delta_bytes : 0;
   const bool damage_known = std::exchange(repair_.due, false);
-  // A receiver that asks for full tensors meanwhile gets these.
+  // A receiver that asks for full tensors meanwhile gets these, and they lead past what is missing.
   const auto reachable = std::exchange(progress_->reachable, WeightVersion(UINT64_MAX));
+  const ReachWatch reach = std::exchange(progress_->reach, ReachWatch());
   const auto written = progress_->writer.WriteAnchor(*version, delta.get());
   progress_->reachable = reachable;
+  progress_->reach = reach;
   const bool damage_found = repair_.due;  // found during the write, perhaps in this version
   repair_.due = damage_known || damage_found;
   const auto settle_owed = [&] {

@@ -308,6 +308,32 @@ TEST_CASE("versions whose files somebody removed are published again", "[shared_
   CHECK(directory.publisher.view().anchors == 2);
 }
 
+TEST_CASE("versions published while removed ones are made good need no other full tensors",
+          "[shared_fs]") {
+  Directory directory;
+  for (uint64_t version = 1; version <= 4; ++version) REQUIRE(directory.Publish(version).ok());
+  directory.Remove(3);
+  directory.clock.Pass(ReachWatch::kInterval);
+  // Its description comes first, then full tensors.
+  bool called = false;
+  directory.files.BeforeOperation(2, [&] {
+    called = true;
+    directory.rank.Publish(5);
+  });
+  const int failing = GENERATE(range(0, 12));  // operation, some of the anchor and some of a delta
+  CAPTURE(failing);
+  if (failing > 0) {
+    directory.files.FailOperation(failing, ResourceExhaustedError("no space left"));
+  }
+  for (int look = 0; look < 6; ++look) directory.Write().IgnoreError();
+  REQUIRE(directory.Write().ok());
+  CHECK(called);
+  CHECK(directory.publisher.view().anchors == 2);
+  CHECK(directory.publisher.view().deltas == 4);
+  CHECK(directory.Offered().back() == 5);
+  CHECK(*directory.Read(5) == directory.rank.At(5));
+}
+
 TEST_CASE("a receiver names a version to which nothing leads", "[shared_fs]") {
   Directory directory;
   for (uint64_t version = 1; version <= 4; ++version) REQUIRE(directory.Publish(version).ok());
