@@ -1,17 +1,29 @@
 // The catalog keeps manifests of folders that are still there, so it is made to forget them.
 #include "sender_daemon/shared/reach_watch.h"
 
+#include <optional>
 #include <utility>
 
 namespace dws {
+namespace {
+
+// Forgets what leads to `newest`, from full tensors or from digests.
+void ForgetWay(shared::VersionCatalog& catalog, WeightVersion newest) {
+  std::optional<WeightVersion> at = newest;
+  while (at.has_value()) {
+    const shared::ManifestPtr there = catalog.versions().Find(*at);
+    if (there == nullptr) return;
+    catalog.Forget(*at);
+    at = there->is_anchor() ? std::nullopt : there->base;  // smaller
+  }
+}
+
+}  // namespace
 
 Status ReachWatch::Look(shared::VersionCatalog& catalog, WeightVersion newest, TimePoint now) {
   if (now < look_at_) return OkStatus();
   look_at_ = now + kInterval;
-  if (const auto path = catalog.versions().FromAnchor(newest); path.ok()) {
-    for (const shared::ManifestPtr& delta : path->deltas) catalog.Forget(delta->name.version);
-    catalog.Forget(path->anchor->name.version);
-  }
+  ForgetWay(catalog, newest);
   DWS_RETURN_IF_ERROR(catalog.Refresh());
   const Status& trouble = catalog.trouble();
   const bool all_read = trouble.ok() || absl::IsDataLoss(trouble);
