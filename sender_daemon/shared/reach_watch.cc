@@ -21,7 +21,8 @@ void ForgetWay(shared::VersionCatalog& catalog, WeightVersion newest) {
 }  // namespace
 
 Status ReachWatch::Look(shared::VersionCatalog& catalog, WeightVersion newest, TimePoint now) {
-  if (now < look_at_) return OkStatus();
+  if (!look_at_.has_value()) look_at_ = now + kInterval;
+  if (now < *look_at_) return OkStatus();
   look_at_ = now + kInterval;
   ForgetWay(catalog, newest);
   DWS_RETURN_IF_ERROR(catalog.Refresh());
@@ -31,7 +32,7 @@ Status ReachWatch::Look(shared::VersionCatalog& catalog, WeightVersion newest, T
   const bool found = all_read && absl::IsAborted(reached);  // else there are digests, or a way
   const bool again = std::exchange(found_, found);
   cut_off_ = found && again ? reached : OkStatus();
-  if (found && !again) look_at_ = now;
+  if (found && !again) look_at_ = now + kAgain;
   return OkStatus();
 }
 

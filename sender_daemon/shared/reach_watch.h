@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 
 #include "common/base/clock.h"
 #include "common/base/status.h"
@@ -14,16 +15,18 @@ namespace dws {
 class ReachWatch {
  public:
   static constexpr Duration kInterval = std::chrono::minutes(1);
+  static constexpr Duration kAgain = std::chrono::seconds(10);  // if something is missing
 
-  // Once in kInterval, reads again what leads to `newest`. Errors as VersionCatalog::Refresh.
+  // Once in kInterval, first so long after the first call, reads again what leads to `newest`.
+  // Errors as VersionCatalog::Refresh.
   Status Look(shared::VersionCatalog& catalog, WeightVersion newest, TimePoint now);
 
-  // Why receivers cannot reach it, if two looks, one after the other, have found that: a place may
-  // show files late.
+  // Why receivers cannot reach it, if two looks, kAgain apart, have found that: a place may show
+  // files late.
   const Status& cut_off() const { return cut_off_; }
 
  private:
-  TimePoint look_at_;
+  std::optional<TimePoint> look_at_;
   bool found_ = false;  // by the last look
   Status cut_off_;
 };
