@@ -26,10 +26,9 @@ Status ReachWatch::Look(shared::VersionCatalog& catalog, WeightVersion newest, T
   look_at_ = now + kInterval;
   ForgetWay(catalog, newest);
   DWS_RETURN_IF_ERROR(catalog.Refresh());
-  const Status& trouble = catalog.trouble();
-  const bool all_read = trouble.ok() || absl::IsDataLoss(trouble);
   const Status reached = catalog.versions().FromAnchor(newest).status();
-  const bool found = all_read && absl::IsAborted(reached);  // else there are digests, or a way
+  // Else there are digests, or a way.
+  const bool found = catalog.all_answered() && absl::IsAborted(reached);
   const bool again = std::exchange(found_, found);
   cut_off_ = found && again ? reached : OkStatus();
   if (found && !again) look_at_ = now + kAgain;

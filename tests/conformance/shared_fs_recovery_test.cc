@@ -282,7 +282,8 @@ TEST_CASE("versions whose files somebody removed are published again", "[shared_
   const uint64_t first_anchors = from_base ? 0 : 1;
   for (uint64_t version = 1; version <= 4; ++version) REQUIRE(directory.Publish(version).ok());
   const uint64_t removed = GENERATE(1, 3, 4);
-  const std::string fault = GENERATE("folder", "manifest", "part of the manifest");
+  const std::string fault =
+      GENERATE("folder", "manifest", "part of the manifest", "another's manifest");
   CAPTURE(from_base, removed, fault);
   REQUIRE(directory.publisher.view().anchors == first_anchors);
   directory.clock.Pass(ReachWatch::kInterval);
@@ -293,6 +294,9 @@ TEST_CASE("versions whose files somebody removed are published again", "[shared_
     directory.Remove(removed);
   } else if (fault == "manifest") {
     REQUIRE(directory.files.Remove(manifest).ok());
+  } else if (fault == "another's manifest") {
+    const std::string another = fmt::format("{}/{}", directory.Folder(2), shared::kManifestName);
+    directory.files.SetContent(manifest, directory.files.Content(another));
   } else {
     directory.files.SetContent(manifest, {std::byte{1}});
   }

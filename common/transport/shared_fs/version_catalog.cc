@@ -83,6 +83,7 @@ Status VersionCatalog::Refresh(const std::function<void()>& on_read) {
     if (!std::binary_search(reached.begin(), reached.end(), name.version)) versions_.Remove(name);
   }
   trouble_ = OkStatus();
+  all_answered_ = true;
   int unreachable = 0;
   // The newest first: where the place fails, what is wanted most has come.
   for (const VersionName& name : std::views::reverse(names)) {
@@ -91,8 +92,9 @@ Status VersionCatalog::Refresh(const std::function<void()>& on_read) {
     on_read();
     const Status& status = manifest.status();
     unreachable = absl::IsUnavailable(status) ? unreachable + 1 : 0;
-    if (absl::IsDeadlineExceeded(status) || absl::IsCancelled(status) ||
-        unreachable == kUnreachableMax) {
+    const bool ends = absl::IsDeadlineExceeded(status) || absl::IsCancelled(status);
+    if (ends || unreachable > 0) all_answered_ = false;
+    if (ends || unreachable == kUnreachableMax) {
       if (versions_.Reachable(1).empty()) return status;
       trouble_ = status;
       break;  // the others would take as long

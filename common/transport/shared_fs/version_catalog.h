@@ -47,6 +47,9 @@ class VersionCatalog {
 
   const VersionSet& versions() const { return versions_; }
   const Status& trouble() const { return trouble_; }
+  // Returns whether the place has answered for each manifest that is not known; if not, it may be
+  // there and whole.
+  bool all_answered() const { return all_answered_; }
   const Place& place() const { return place_; }
 
  private:
@@ -56,6 +59,7 @@ class VersionCatalog {
   const Place place_;
   VersionSet versions_;
   Status trouble_;
+  bool all_answered_ = true;
 };
 
 }  // namespace dws::shared
