@@ -47,9 +47,10 @@ void Quantise(InstructionSet set, const TileGrid& grid, ByteSpan elements,
               const Destination& to);
 
 // Returns the codes of single elements (packed BF16), which may lie in any tiles. Each element
-// comes with the amax of its tile, and, if the recipe has a tensor scale, with the amax of its
-// matrix. If the recipe's tiles are single elements, `tile_amax` is also the matrix's. One code a
-// byte, whatever the format. The number of codes and of amax must be that of the elements: CHECK.
+// comes with the amax of its tile, or another one that makes the same scale, and, if the recipe has
+// a tensor scale, with the amax of its matrix. If the recipe's tiles are single elements,
+// `tile_amax` is also the matrix's. One code a byte, whatever the format. The number of codes and
+// of amax must be that of the elements: CHECK.
 void QuantiseElements(InstructionSet set, const Recipe& recipe, ByteSpan elements,
                       std::span<const uint16_t> tile_amax, std::span<const uint16_t> tensor_amax,
                       MutableByteSpan codes);

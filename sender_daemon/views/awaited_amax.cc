@@ -25,12 +25,12 @@ Status AwaitedAmax::WhyUntold(const std::string& name) const {
 }
 
 std::optional<std::pair<std::string, Duration>> AwaitedAmax::LongestBehind(
-    Duration least, const std::function<bool(const std::string&)>& is_missed) const {
+    Duration least, const std::set<std::string>& missed) const {
   std::optional<std::pair<std::string, Duration>> longest;
   MutexLock lock(mutex_);
   for (const auto& [name, behind] : behind_) {
     const Duration lasts = clock_.Now() - behind.since;
-    if (lasts <= least || !is_missed(name)) continue;
+    if (lasts <= least || !missed.contains(name)) continue;
     least = lasts;
     longest = {name, lasts};
   }

@@ -2,10 +2,10 @@
 // that followed_views.h describes.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,15 +34,15 @@ class AwaitedAmax {
   explicit AwaitedAmax(const Clock& clock) : clock_(clock) {}
 
   // The view waits for the other ranks' amax of its newest version. It is behind from the first
-  // such call to Take.
+  // such call until Take has them.
   void Begin(const std::string& name);
   // The other ranks could not be told ours, because of `why`.
   void NoteUntold(const std::string& name, const Status& why);
   Status WhyUntold(const std::string& name) const;
-  // The view that is behind for longest among those that are missed, and for how long; nullopt:
-  // none is for more than `least`.
+  // The one of these views that is behind for longest, and for how long; nullopt: none is for more
+  // than `least`.
   std::optional<std::pair<std::string, Duration>> LongestBehind(
-      Duration least, const std::function<bool(const std::string&)>& is_missed) const;
+      Duration least, const std::set<std::string>& missed) const;
 
   // The other ranks' amax have come. Returns false, and forgets them, if a newer version's have.
   bool Arrive(const std::string& name, const View& view, WeightVersion version,

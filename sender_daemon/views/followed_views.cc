@@ -71,7 +71,9 @@ void FollowedViews::BeginAsked() {
       continue;
     }
     if (refused_.size() > limits::kViewsFollowedMax) refused_.clear();  // anybody names views
-    if (std::exchange(refused_[name], begun) != begun) {
+    const Status last = std::exchange(refused_[name], begun);
+    const bool memory = absl::IsResourceExhausted(last) && absl::IsResourceExhausted(begun);
+    if (last != begun && !memory) {  // what is available is another figure each time
       LogWarning("view_refused", {{"view", name}, {"reason", Message(begun)}});
     }
     for (const Refused& tell : receivers) tell(begun);
@@ -230,10 +232,9 @@ std::string FollowedViews::Lacks(const std::string& name) const {
 }
 
 std::optional<PlaceFailure> FollowedViews::failure() const {
-  const std::set<std::string> names = parts_.hub.FollowedViews();
-  const auto behind = awaited_.LongestBehind(kExchangeWait, [&](const std::string& view) {
-    return names.contains(view) || IsIn(parts_.kept, view);
-  });
+  std::set<std::string> missed = parts_.hub.FollowedViews();
+  missed.insert(parts_.kept.begin(), parts_.kept.end());
+  const auto behind = awaited_.LongestBehind(kExchangeWait, missed);
   if (!behind.has_value()) return std::nullopt;
   return PlaceFailure{.reason = fmt::format("view '{}' does not get the trainer's versions: {}",
                                             behind->first, Lacks(behind->first)),

@@ -28,7 +28,7 @@ std::span<const uint16_t> MatrixAmax::Of(const quantise::ViewLayout::Slice& slic
 }
 
 void MatrixAmax::Measure(Snapshot& trainer, std::span<const Steps> steps,
-                         std::span<const std::vector<uint16_t>> tiles, ThreadPool& pool) {
+                         std::span<const std::vector<uint16_t>> tile_amax, ThreadPool& pool) {
   std::vector<size_t> whole;  // slices
   std::vector<std::pair<size_t, uint32_t>> works;
   for (size_t s = 0; s < view_.slices().size(); ++s) {
@@ -47,7 +47,7 @@ void MatrixAmax::Measure(Snapshot& trainer, std::span<const Steps> steps,
   pool.ParallelFor(works.size(), [&](size_t i, size_t worker) {
     const auto [slice, block] = works[i];
     FindMoved(trainer, slice, block, (*steps[slice])[block],
-              tiles.empty() ? std::span<const uint16_t>() : tiles[slice], scratch[worker]);
+              tile_amax.empty() ? std::span<const uint16_t>() : tile_amax[slice], scratch[worker]);
   });
   std::vector<Moved> found;
   for (const Scratch& one : scratch) found.insert(found.end(), one.moved.begin(), one.moved.end());
@@ -72,7 +72,7 @@ std::vector<bool> MatrixAmax::Share(const Others& others) {
 }
 
 void MatrixAmax::FindMoved(Snapshot& trainer, size_t slice, uint32_t block,
-                           const EncodedBlock& steps, std::span<const uint16_t> tiles,
+                           const EncodedBlock& steps, std::span<const uint16_t> tile_amax,
                            Scratch& scratch) const {
   const quantise::ViewLayout::Slice& of = view_.slices()[slice];
   const RankLayout::SliceEntry& entry = trainer.layout().slice(of.from);
@@ -90,9 +90,9 @@ void MatrixAmax::FindMoved(Snapshot& trainer, size_t slice, uint32_t block,
     scratch.changed.clear();
     for (; i < decoded.positions.size() && first + decoded.positions[i] < end; ++i) {
       const auto step = static_cast<uint16_t>(decoded.values[i]);
-      if (!tiles.empty()) {
-        const uint16_t tile = tiles[cursor.TileOf(first + decoded.positions[i])];
-        if (tile + StepLength(step) < amax) continue;
+      if (!tile_amax.empty()) {
+        const uint16_t of_tile = tile_amax[cursor.TileOf(first + decoded.positions[i])];
+        if (of_tile + StepLength(step) < amax) continue;
       }
       scratch.changed.push_back(
           {.after = LoadLe<uint16_t>(elements.data() + decoded.positions[i] * sizeof(uint16_t)),

@@ -26,10 +26,10 @@ class MatrixAmax {
       : view_(view), parts_(view.slices().size()), shared_(view.matrices().size()) {}
 
   // Measures the rank's own parts. `steps`: by view.slices(), since the last call; the first time
-  // all are nullopt. `tiles`: by view.slices(), the amax of each tile at the last call, or empty;
-  // empty: none is known. `trainer` has the newest version.
+  // all are nullopt. `tile_amax`: by view.slices(), of each tile at the last call, or empty; empty:
+  // none is known. `trainer` has the newest version.
   void Measure(Snapshot& trainer, std::span<const Steps> steps,
-               std::span<const std::vector<uint16_t>> tiles, ThreadPool& pool);
+               std::span<const std::vector<uint16_t>> tile_amax, ThreadPool& pool);
   // The amax of each matrix in one of view.slices(), as measured.
   std::span<const uint16_t> OfPart(size_t slice) const { return parts_[slice]; }
 
@@ -65,7 +65,7 @@ class MatrixAmax {
   };
 
   void FindMoved(Snapshot& trainer, size_t slice, uint32_t block, const EncodedBlock& steps,
-                 std::span<const uint16_t> tiles, Scratch& scratch) const;
+                 std::span<const uint16_t> tile_amax, Scratch& scratch) const;
   void Move(Snapshot& trainer, std::vector<Moved> moved, ThreadPool& pool);
 
   const quantise::ViewLayout& view_;

@@ -150,7 +150,7 @@ DWS_QUANTISE_CODE Scale MakeScale(uint32_t amax_bits, const TensorScale& tensor)
   }
 }
 
-// Returns whether Nvfp4Operands can compute with the scale of a matrix: nothing overflows or
+// Returns whether Nvfp4Operands can compute with the scale of a matrix: no operand overflows or
 // vanishes.
 DWS_QUANTISE_CODE bool IsModerate(const TensorScale& tensor) {
   return tensor.value > 0x1p-64F && tensor.value < 0x1p64F;
