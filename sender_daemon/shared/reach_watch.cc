@@ -20,12 +20,13 @@ void ForgetWay(shared::VersionCatalog& catalog, WeightVersion newest) {
 
 }  // namespace
 
-Status ReachWatch::Look(shared::VersionCatalog& catalog, WeightVersion newest, TimePoint now) {
+Status ReachWatch::Look(shared::VersionCatalog& catalog, WeightVersion newest, TimePoint now,
+                        const std::function<void()>& on_read) {
   if (!look_at_.has_value()) look_at_ = now + kInterval;
   if (now < *look_at_) return OkStatus();
   look_at_ = now + kInterval;
   ForgetWay(catalog, newest);
-  DWS_RETURN_IF_ERROR(catalog.Refresh());
+  DWS_RETURN_IF_ERROR(catalog.Refresh(on_read));
   const Status reached = catalog.versions().FromAnchor(newest).status();
   // Else there are digests, or a way.
   const bool found = catalog.all_answered() && absl::IsAborted(reached);

@@ -1,8 +1,10 @@
-// Finds out that files of published versions were removed from a shared directory by somebody else,
-// so that receivers cannot reach the newest version any longer.
+// Finds out that folders or manifests of published versions were removed from a shared directory,
+// or damaged, by somebody else, so that receivers cannot reach the newest version any longer. Other
+// files are the receivers' to check.
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <optional>
 
 #include "common/base/clock.h"
@@ -18,8 +20,10 @@ class ReachWatch {
   static constexpr Duration kAgain = std::chrono::seconds(10);  // if something is missing
 
   // Once in kInterval, first so long after the first call, reads again what leads to `newest`.
-  // Errors as VersionCatalog::Refresh.
-  Status Look(shared::VersionCatalog& catalog, WeightVersion newest, TimePoint now);
+  // Calls `on_read` after each manifest. Errors as VersionCatalog::Refresh.
+  Status Look(
+      shared::VersionCatalog& catalog, WeightVersion newest, TimePoint now,
+      const std::function<void()>& on_read = [] {});
 
   // Why receivers cannot reach it, if two looks, kAgain apart, have found that: a place may show
   // files late.

@@ -89,7 +89,8 @@ Result<bool> SharedPublisher::Work(const RankStatePtr& offered) {
   if (begun.ok() && (written.ok() || fits_not) && progress_->unreported.empty()) {
     Status kept = progress_->writer.KeepWelcome(hub_.clock().Now());
     if (kept.ok() && progress_->last.has_value()) {
-      kept = progress_->reach.Look(*progress_->catalog, *progress_->last, hub_.clock().Now());
+      kept = progress_->reach.Look(*progress_->catalog, *progress_->last, hub_.clock().Now(),
+                                   [this] { (void)loop_.wanted(); });
     }
     if (written.ok() && !kept.ok()) written = kept;
   }
@@ -188,9 +189,15 @@ Status SharedPublisher::Adopt(RankStatePtr state) {
 bool SharedPublisher::RepairDue() {
   if (hub_.clock().Now() < repair_.not_before) return false;
   // The receiver may have continued meanwhile.
-  repair_.due =
-      (repair_.due && receivers_->Stuck()) || FullAsked() || !progress_->reach.cut_off().ok();
-  return repair_.due;
+  const Status& cut_off = progress_->reach.cut_off();
+  const bool asked = FullAsked();
+  repair_.due = (repair_.due && receivers_->Stuck()) || asked || !cut_off.ok();
+  if (!repair_.due) return false;
+  repair_.event = asked ? "shared_full_asked" : "shared_repair";
+  repair_.reason = asked          ? "a receiver asks for full tensors"
+                   : cut_off.ok() ? "a receiver refused what is there"
+                                  : Message(cut_off);
+  return true;
 }
 
 bool SharedPublisher::FullAsked() const {
@@ -198,9 +205,13 @@ bool SharedPublisher::FullAsked() const {
   return lacking.has_value() && lacking > progress_->reachable && lacking <= progress_->last;
 }
 
-void SharedPublisher::NoteAnchor() {
+void SharedPublisher::NoteAnchor(WeightVersion version) {
   const TimePoint now = hub_.clock().Now();
   if (!std::exchange(repair_.due, false) || now < repair_.not_before) return;
+  if (!repair_.event.empty()) {
+    LogWarning(repair_.event, {{"version", version.value()}, {"reason", repair_.reason}});
+  }
+  repair_.event = {};
   if (now - repair_.not_before > Repair::kDelayMax) repair_.delay = Repair::kDelayMin;
   repair_.not_before = now + repair_.delay;
   repair_.delay = std::min(repair_.delay * 2, Repair::kDelayMax);
@@ -231,9 +242,6 @@ Result<bool> SharedPublisher::WriteNext() {
     }
     DWS_RETURN_IF_ERROR(WriteDelta(*next));
   } else if (RepairDue() && progress_->full_gone != progress_->last) {
-    LogWarning(
-        FullAsked() ? "shared_full_asked" : "shared_repair",
-        {{"version", newest->version.value()}, {"reason", Message(progress_->reach.cut_off())}});
     DWS_RETURN_IF_ERROR(WriteAnchor(newest, nullptr));
     return true;
   }
@@ -329,7 +337,7 @@ Status SharedPublisher::WriteAnchor(const RetainedVersionPtr& version,
   progress_->deltas -= std::min(deltas, progress_->deltas);
   progress_->delta_bytes -= std::min(delta_bytes, progress_->delta_bytes);
   repair_.due = damage_known;
-  NoteAnchor();
+  NoteAnchor(version->version);
   repair_.due |= damage_found;
   DWS_CHECK(delta == nullptr || (*written)->size_bytes() >= delta->size_bytes());
   return NoteWritten(*version,

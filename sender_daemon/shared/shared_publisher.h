@@ -4,14 +4,14 @@
 //   1. Each version is written after the one before it, with its delta.
 //   2. The first version is an anchor, with full tensors. Another anchor is written when
 //      --shared-dir-anchor-every versions or more bytes of deltas than the model has followed the
-//      last one, when the log no longer has the next delta, and when a receiver could not read the
-//      versions in the directory (retried until an anchor is written, but not for every version if
-//      a receiver can never read). With --shared-dir-first=base a stream begins with the digests of
-//      its first version only, if the log still has that, and an anchor is also written when a
-//      receiver asks for it, because its memory does not have these digests: one anchor serves all
-//      receivers that ask before it is written. Full tensors take long to write: they are added to
-//      a version that already has its delta, and newer deltas are written meanwhile, so that
-//      receivers that follow do not wait.
+//      last one, when the log no longer has the next delta, and when receivers cannot read what is
+//      there or reach the newest version (retried until an anchor is written, but not for every
+//      version). With --shared-dir-first=base a stream begins with the digests of its first version
+//      only, if the log still has that, and an anchor is also written when a receiver asks for it,
+//      because its memory does not have these digests: one anchor serves all receivers that ask
+//      before it is written. Full tensors take long to write: they are added to a version that
+//      already has its delta, and newer deltas are written meanwhile, so that receivers that follow
+//      do not wait.
 //   3. Versions before the newest anchor are removed once no receiver needs them (a sender that has
 //      just started does not know this), or once `versions_max` newer ones exist; if writing fails,
 //      even that of the first version, those of older streams too. Older streams are removed
@@ -143,12 +143,14 @@ class SharedPublisher {
     std::optional<WeightVersion> reachable;
   };
   // A repair: the directory has damaged data, or lacks a file, or full tensors that a receiver asks
-  // for. So the newest version is written completely and as an anchor, even if it is there already.
-  // Repairs are kept apart in time: a receiver whose own disk is bad finds damage in every version.
+  // for. So the newest version is written as an anchor, even if it is there already. Repairs are
+  // kept apart in time: a receiver whose own disk is bad finds damage in every version.
   struct Repair {
     static constexpr Duration kDelayMin = std::chrono::seconds(10);  // doubles
     static constexpr Duration kDelayMax = std::chrono::minutes(10);
-    bool due = false;            // until an anchor is written
+    bool due = false;        // until an anchor is written
+    std::string_view event;  // to log then; empty: another anchor is as good
+    std::string reason;
     Duration delay = kDelayMin;  // to wait after the next repair
     TimePoint not_before;
   };
@@ -156,13 +158,11 @@ class SharedPublisher {
   Result<bool> Work(const RankStatePtr& offered);
   Status Adopt(RankStatePtr state);
   Status Begin();
-  // Rules 1 and 2: writes the next version. Returns false if there is nothing to write.
-  Result<bool> WriteNext();
+  Result<bool> WriteNext();  // rules 1 and 2; false: there is nothing to write
   // The version after the last written. Errors as DeltaLog::Chain: the log may lack the next delta.
   Result<RetainedVersionPtr> NextInChain(const RetainedVersion& newest) const;
   // Returns whether the stream should begin in the directory with the digests of `first`, the first
-  // version of the log. If that is not the stream's first version, no receiver has weights with
-  // these digests.
+  // version of the log: no receiver has those of a later one.
   Result<bool> BeginsWith(const RetainedVersionPtr& first);
   Status WriteDigests(const RetainedVersion& version);
   Status WriteDelta(const RetainedVersionPtr& version);
@@ -178,7 +178,7 @@ class SharedPublisher {
   bool FullAsked() const;  // by a receiver that cannot reach a version without full tensors
   bool RepairDue();
   bool AwaitsReport() const;  // rule 5
-  void NoteAnchor();
+  void NoteAnchor(WeightVersion version);
   void Retire(bool failed);  // rule 3; `failed`: writing has
 
   const Options options_;

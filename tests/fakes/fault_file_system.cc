@@ -106,9 +106,17 @@ void FaultFileSystem::SetContent(const std::string& path, std::vector<std::byte>
   files_[path] = std::make_shared<File>(File{.seen = content, .durable_bytes = content.size()});
 }
 
+void FaultFileSystem::FailReads(const std::string& path, Status error) {
+  MutexLock lock(mutex_);
+  unread_[path] = std::move(error);
+}
+
 Result<std::vector<std::byte>> FaultFileSystem::ReadFile(const std::string& path,
                                                          uint64_t size_bytes_max) {
   MutexLock lock(mutex_);
+  if (const auto unread = unread_.find(path); unread != unread_.end()) {
+    DWS_RETURN_IF_ERROR(unread->second);
+  }
   const auto found = files_.find(path);
   if (found == files_.end()) return NotFoundError("no file {}", path);
   if (found->second->seen.size() > size_bytes_max) {

@@ -23,6 +23,8 @@ class FaultFileSystem final : public FileSystem {
   // failing append leaves half of its bytes, a failing sync leaves nothing durable, a failing
   // replace the old content.
   void FailOperation(int n, Status error);
+  // Until it is OK: whole reads of this file fail so.
+  void FailReads(const std::string& path, Status error);
   // The n-th such operation is preceded by `call`, which must not use this file system.
   void BeforeOperation(int n, std::function<void()> call);
   // The number of such operations so far.
@@ -68,6 +70,7 @@ class FaultFileSystem final : public FileSystem {
   int operations_ GUARDED_BY(mutex_) = 0;
   int fail_at_ GUARDED_BY(mutex_) = 0;
   Status error_ GUARDED_BY(mutex_);
+  std::map<std::string, Status> unread_ GUARDED_BY(mutex_);
   int call_at_ GUARDED_BY(mutex_) = 0;
   std::function<void()> call_ GUARDED_BY(mutex_);
 };
