@@ -24,15 +24,16 @@ Status ReachWatch::Look(shared::VersionCatalog& catalog, WeightVersion newest, T
                         const std::function<void()>& on_read) {
   if (!look_at_.has_value()) look_at_ = now + kInterval;
   if (now < *look_at_) return OkStatus();
-  look_at_ = now + kInterval;
   ForgetWay(catalog, newest);
   DWS_RETURN_IF_ERROR(catalog.Refresh(on_read));
   const Status reached = catalog.versions().FromAnchor(newest).status();
-  // Else there are digests, or a way.
-  const bool found = catalog.all_answered() && absl::IsAborted(reached);
+  const bool found = absl::IsAborted(reached);  // else there are digests, or a way
+  if (found && !catalog.all_answered()) {
+    return UnavailableError("{}: {}", Message(reached), Message(catalog.trouble()));
+  }
   const bool again = std::exchange(found_, found);
   cut_off_ = found && again ? reached : OkStatus();
-  if (found && !again) look_at_ = now + kAgain;
+  look_at_ = now + (found && !again ? kAgain : kInterval);
   return OkStatus();
 }
 

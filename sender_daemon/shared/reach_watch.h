@@ -20,7 +20,8 @@ class ReachWatch {
   static constexpr Duration kAgain = std::chrono::seconds(10);  // if something is missing
 
   // Once in kInterval, first so long after the first call, reads again what leads to `newest`.
-  // Calls `on_read` after each manifest. Errors as VersionCatalog::Refresh.
+  // Calls `on_read` after each manifest. Errors as VersionCatalog::Refresh; UNAVAILABLE: the place
+  // does not answer for one of them. The next call looks again then.
   Status Look(
       shared::VersionCatalog& catalog, WeightVersion newest, TimePoint now,
       const std::function<void()>& on_read = [] {});

@@ -248,7 +248,10 @@ Result<bool> SharedPublisher::WriteNext() {
   // Also while a little behind: a publisher that never catches up writes anchors too.
   if (const std::optional<PendingFull> pending_full = progress_->pending_full;
       pending_full.has_value()) {
-    DWS_RETURN_IF_ERROR(WriteAnchor(pending_full->version, pending_full->delta));
+    const Status written = WriteAnchor(pending_full->version, pending_full->delta);
+    // Somebody has removed its folder: the next attempt writes its delta again, too.
+    if (absl::IsNotFound(written)) progress_->pending_full->delta = nullptr;
+    DWS_RETURN_IF_ERROR(written);
     return true;
   }
   return behind;
