@@ -190,14 +190,13 @@ bool SharedPublisher::RepairDue() {
   if (hub_.clock().Now() < repair_.not_before) return false;
   // The receiver may have continued meanwhile.
   const Status& cut_off = progress_->reach.cut_off();
-  const bool asked = FullAsked();
-  repair_.due = (repair_.due && receivers_->Stuck()) || asked || !cut_off.ok();
-  if (!repair_.due) return false;
-  repair_.event = asked ? "shared_full_asked" : "shared_repair";
-  repair_.reason = asked          ? "a receiver asks for full tensors"
-                   : cut_off.ok() ? "a receiver refused what is there"
-                                  : Message(cut_off);
-  return true;
+  repair_.asked = FullAsked();
+  repair_.due = (repair_.due && receivers_->Stuck()) || repair_.asked || !cut_off.ok();
+  repair_.reason = !repair_.due    ? ""
+                   : repair_.asked ? "a receiver asks for full tensors"
+                   : !cut_off.ok() ? Message(cut_off)
+                                   : "a receiver refused what is there";
+  return repair_.due;
 }
 
 bool SharedPublisher::FullAsked() const {
@@ -208,10 +207,11 @@ bool SharedPublisher::FullAsked() const {
 void SharedPublisher::NoteAnchor(WeightVersion version) {
   const TimePoint now = hub_.clock().Now();
   if (!std::exchange(repair_.due, false) || now < repair_.not_before) return;
-  if (!repair_.event.empty()) {
-    LogWarning(repair_.event, {{"version", version.value()}, {"reason", repair_.reason}});
+  if (!repair_.reason.empty()) {
+    LogWarning(repair_.asked ? "shared_full_asked" : "shared_repair",
+               {{"version", version.value()}, {"reason", repair_.reason}});
   }
-  repair_.event = {};
+  repair_.reason.clear();
   if (now - repair_.not_before > Repair::kDelayMax) repair_.delay = Repair::kDelayMin;
   repair_.not_before = now + repair_.delay;
   repair_.delay = std::min(repair_.delay * 2, Repair::kDelayMax);
@@ -304,7 +304,8 @@ Status SharedPublisher::WriteAnchor(const RetainedVersionPtr& version,
   // counted after a pending version follow that version.
   const size_t deltas = delta == nullptr ? progress_->deltas : 0;
   const uint64_t delta_bytes = delta == nullptr ? progress_->delta_bytes : 0;
-  const bool damage_known = std::exchange(repair_.due, false);
+  const Repair known = repair_;
+  repair_.due = false;
   // A receiver that asks for full tensors meanwhile gets these, and they lead past what is missing.
   const auto reachable = std::exchange(progress_->reachable, WeightVersion(UINT64_MAX));
   const ReachWatch reach = std::exchange(progress_->reach, ReachWatch());
@@ -312,7 +313,7 @@ Status SharedPublisher::WriteAnchor(const RetainedVersionPtr& version,
   progress_->reachable = reachable;
   progress_->reach = reach;
   const bool damage_found = repair_.due;  // found during the write, perhaps in this version
-  repair_.due = damage_known || damage_found;
+  repair_.due = known.due || damage_found;
   const auto settle_owed = [&] {
     if (progress_->pending_full.has_value() &&
         progress_->pending_full->version->version <= version->version) {
@@ -339,7 +340,7 @@ Status SharedPublisher::WriteAnchor(const RetainedVersionPtr& version,
   // Deltas written meanwhile stay counted. The count is lower if one of them is to be an anchor.
   progress_->deltas -= std::min(deltas, progress_->deltas);
   progress_->delta_bytes -= std::min(delta_bytes, progress_->delta_bytes);
-  repair_.due = damage_known;
+  repair_ = known;
   NoteAnchor(version->version);
   repair_.due |= damage_found;
   DWS_CHECK(delta == nullptr || (*written)->size_bytes() >= delta->size_bytes());

@@ -148,9 +148,9 @@ class SharedPublisher {
   struct Repair {
     static constexpr Duration kDelayMin = std::chrono::seconds(10);  // doubles
     static constexpr Duration kDelayMax = std::chrono::minutes(10);
-    bool due = false;        // until an anchor is written
-    std::string_view event;  // to log then; empty: another anchor is as good
-    std::string reason;
+    bool due = false;            // until an anchor is written
+    std::string reason;          // to log then; empty: another anchor is as good
+    bool asked = false;          // by a receiver
     Duration delay = kDelayMin;  // to wait after the next repair
     TimePoint not_before;
   };

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "tests/conformance/shared_directory.h"
+#include "tests/fakes/log_lines.h"
 
 namespace dws {
 
@@ -36,8 +37,10 @@ TEST_CASE("versions whose files somebody removed are published again", "[shared_
   REQUIRE(directory.Write().ok());
   CHECK(directory.publisher.view().anchors == first_anchors);  // it may be shown late
   directory.clock.Pass(ReachWatch::kAgain);
+  LogLines log;
   for (int look = 0; look < 2; ++look) REQUIRE(directory.Write().ok());
   CHECK(directory.publisher.view().anchors == first_anchors + 1);
+  CHECK(log.Count("shared_repair") == 1);
   REQUIRE(directory.Offered() != std::vector<uint64_t>());
   CHECK(directory.Offered().back() == 4);
   CHECK(*directory.Read(4) == directory.rank.At(4));
@@ -87,10 +90,12 @@ TEST_CASE("versions published while removed ones are made good need no other ful
   if (failing > 0) {
     directory.files.FailOperation(failing, ResourceExhaustedError("no space left"));
   }
+  LogLines log;
   for (int look = 0; look < 6; ++look) directory.Write().IgnoreError();
   REQUIRE(directory.Write().ok());
   CHECK(called);
   CHECK(directory.publisher.view().anchors == 2);
+  if (failing == 0) CHECK(log.Count("shared_repair") == 1);  // the log leaves out many repetitions
   CHECK(directory.publisher.view().deltas == 4);
   CHECK(directory.Offered().back() == 5);
   CHECK(*directory.Read(5) == directory.rank.At(5));
