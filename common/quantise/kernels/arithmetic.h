@@ -39,6 +39,14 @@ struct E2m1 {
   static constexpr uint32_t kSign = 0x8;
 };
 
+// Adds what makes it a rounding to the nearest, a tie to the even one, to drop the last kDropped
+// bits.
+template <typename Lanes, uint32_t kDropped>
+DWS_QUANTISE_CODE typename Lanes::Words AddHalf(typename Lanes::Words bits) {
+  const auto odd = Lanes::And(Lanes::template Right<kDropped>(bits), Lanes::Same(1u));
+  return Lanes::Plus(Lanes::Plus(bits, Lanes::Same((1u << (kDropped - 1)) - 1)), odd);
+}
+
 // Returns the code of a magnitude: clamped to the largest, rounded to the nearest code, a tie to
 // the even one.
 template <typename Lanes, typename Format>
@@ -50,9 +58,7 @@ DWS_QUANTISE_CODE typename Lanes::Words EncodeMagnitude(typename Lanes::Words ma
   // lowest bits.
   constexpr uint32_t kMagic = kTwoTo23 - ((Format::kBias + Format::kMantissa - 1) << 23);
   magnitude = Lanes::Least(magnitude, Lanes::Same(Format::kLargest));
-  const Words odd = Lanes::And(Lanes::template Right<kDropped>(magnitude), Lanes::Same(1u));
-  const Words rounded =
-      Lanes::Plus(Lanes::Plus(magnitude, Lanes::Same((1u << (kDropped - 1)) - 1)), odd);
+  const Words rounded = AddHalf<Lanes, kDropped>(magnitude);
   const Words normal = Lanes::Minus(Lanes::template Right<kDropped>(rounded),
                                     Lanes::Same((127 - Format::kBias) << Format::kMantissa));
   const Words steps = Lanes::Minus(
@@ -124,9 +130,7 @@ DWS_QUANTISE_CODE typename Lanes::Floats RoundToE4m3(typename Lanes::Words magni
   constexpr uint32_t kNormal = (128 - E4m3::kBias) << 23;
   constexpr float kMagic = 0x1p14F;  // its last bit is the smallest step
   magnitude = Lanes::Least(magnitude, Lanes::Same(E4m3::kLargest));
-  const Words odd = Lanes::And(Lanes::template Right<kDropped>(magnitude), Lanes::Same(1u));
-  const Words rounded =
-      Lanes::Plus(Lanes::Plus(magnitude, Lanes::Same((1u << (kDropped - 1)) - 1)), odd);
+  const Words rounded = AddHalf<Lanes, kDropped>(magnitude);
   const Words normal = Lanes::And(rounded, Lanes::Same(~((1u << kDropped) - 1)));
   const Words steps = Lanes::Bits(Lanes::Add(
       Lanes::Add(Lanes::FromBits(magnitude), Lanes::Same(kMagic)), Lanes::Same(-kMagic)));
@@ -136,11 +140,8 @@ DWS_QUANTISE_CODE typename Lanes::Floats RoundToE4m3(typename Lanes::Words magni
 // Rounds to the nearest BF16, a tie to the even one. `value` must not be a NaN.
 template <typename Lanes>
 DWS_QUANTISE_CODE typename Lanes::Floats RoundToBf16(typename Lanes::Floats value) {
-  using Words = typename Lanes::Words;
-  const Words bits = Lanes::Bits(value);
-  const Words odd = Lanes::And(Lanes::template Right<16>(bits), Lanes::Same(1u));
-  return Lanes::FromBits(Lanes::And(Lanes::Plus(Lanes::Plus(bits, Lanes::Same(0x7FFFu)), odd),
-                                    Lanes::Same(0xFFFF0000u)));
+  return Lanes::FromBits(
+      Lanes::And(AddHalf<Lanes, 16>(Lanes::Bits(value)), Lanes::Same(0xFFFF0000u)));
 }
 
 DWS_QUANTISE_CODE bool IsNan(float value) {

@@ -13,11 +13,13 @@ struct LastTensorScale {
 };
 
 template <Rule kRule>
+DWS_QUANTISE_CODE void FindTensorScale(uint32_t amax, LastTensorScale& last) {
+  if (amax != last.amax) last = {.amax = amax, .scale = MakeTensorScale<kRule>(amax)};
+}
+
+template <Rule kRule>
 DWS_QUANTISE_CODE float OperandOf(const ElementJob& job, uint64_t element, LastTensorScale& last) {
-  if constexpr (HasTensorScale(kRule)) {
-    const uint32_t amax = job.tensor_amax[element];
-    if (amax != last.amax) last = {.amax = amax, .scale = MakeTensorScale<kRule>(amax)};
-  }
+  if constexpr (HasTensorScale(kRule)) FindTensorScale<kRule>(job.tensor_amax[element], last);
   return MakeScale<kRule>(job.amax[element], last.scale).operand;
 }
 
@@ -27,7 +29,7 @@ DWS_QUANTISE_CODE bool OperandsOf(const ElementJob& job, uint64_t first, LastTen
                                   typename Lanes::Floats& operands) {
   if constexpr (kRule == Rule::kNvfp4Modelopt || kRule == Rule::kNvfp4Compressed) {
     const uint32_t tensor = job.tensor_amax[first];
-    if (tensor != last.amax) last = {.amax = tensor, .scale = MakeTensorScale<kRule>(tensor)};
+    FindTensorScale<kRule>(tensor, last);
     bool together = IsModerate(last.scale);
     for (uint32_t i = 0; i < Lanes::kWidth; ++i) {
       together &= job.tensor_amax[first + i] == tensor;
