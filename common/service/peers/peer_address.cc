@@ -77,9 +77,9 @@ Status CheckPeerAddress(std::string_view address, std::string_view what) {
 
 Status PlainPeerError(std::string_view peer, std::string_view harm) {
   return FailedPreconditionError(
-      "{} without TLS: anybody who takes that port can {}. On one host give unix: and the daemon's "
-      "--socket, else --tls-ca, --tls-cert and --tls-key (`dws-certificates` makes them), or "
-      "--insecure if every user and the network are trusted",
+      "{} without TLS: another program that listens there can {}. On one host give unix: and the "
+      "daemon's --socket, else --tls-ca, --tls-cert and --tls-key (`dws-certificates` makes them), "
+      "or --insecure if every user and the network are trusted",
       peer, harm);
 }
 

@@ -20,8 +20,8 @@ bool IsOnThisHost(std::string_view address);
 // socket address. `what` names the peer: "a sender".
 Status CheckPeerAddress(std::string_view address, std::string_view what);
 
-// FAILED_PRECONDITION: `peer` is on the network, and this daemon has no TLS. `harm` is what a
-// stranger who takes the peer's port can do: "give this engine weights".
+// FAILED_PRECONDITION: `peer` is on the network, and this daemon has no TLS. `harm` is what another
+// program that listens at the peer's address can do: "give this engine weights".
 Status PlainPeerError(std::string_view peer, std::string_view harm);
 
 }  // namespace dws
